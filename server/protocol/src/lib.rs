@@ -1,9 +1,16 @@
 //! The Fluss wire format and a client for it.
 
 pub mod api_key;
+pub mod descriptor;
+pub mod error;
 pub mod error_code;
 pub mod ids;
 pub mod message;
+pub mod partition;
+pub mod row;
+pub mod schema;
+
+pub use error::Error;
 
 /// The messages of the protocol, generated from `proto/fluss.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
