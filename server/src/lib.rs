@@ -1,1 +1,3 @@
-//! skeleton
+//! Weir's embedded server: coordinator and tablet servers that speak the Fluss protocol.
+
+pub mod log;

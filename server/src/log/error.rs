@@ -1,0 +1,147 @@
+//! Why a call on a bucket's log failed.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use weir_protocol::ids::{LogOffset, TableBucket, WriterId};
+
+use super::batch::BatchFault;
+
+/// Why a call on a bucket's log failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The file system refused. The log is as it was before the call.
+    #[error("{}: {action} failed: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// What the file system said.
+        source: io::Error,
+    },
+    /// No space left. Nothing was appended; the same call may succeed once there is space.
+    #[error("{}: no space left on the disk", path.display())]
+    DiskFull {
+        /// The file that could not grow.
+        path: PathBuf,
+        /// What the file system said.
+        source: io::Error,
+    },
+    /// Stored bytes are damaged. Never retried, never served, never taken for absent.
+    #[error("{}: corrupt at byte {position}: {reason}", path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where the damage was met, in bytes from the start of the file.
+        position: u64,
+        /// What does not hold.
+        reason: &'static str,
+    },
+    /// A newer release wrote this folder.
+    #[error(
+        "{}: format version {found} is newer than {supported}; start the newer release",
+        path.display()
+    )]
+    NewerFormat {
+        /// The file that carries the version.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+        /// The newest version this release reads.
+        supported: u32,
+    },
+    /// The folder holds the log of another bucket.
+    #[error("{}: holds the log of {found}, not of {wanted}", path.display())]
+    WrongBucket {
+        /// The folder.
+        path: PathBuf,
+        /// Whose log it is.
+        found: TableBucket,
+        /// Whose log was asked for.
+        wanted: TableBucket,
+    },
+    /// A client's batch is refused; nothing of the request was appended.
+    #[error("{bucket}: batch {index} of the request is refused: {fault}")]
+    BadBatch {
+        /// The bucket.
+        bucket: TableBucket,
+        /// Which batch of the request, from 0.
+        index: usize,
+        /// What is wrong with it.
+        fault: BatchFault,
+    },
+    /// An idempotent writer left out a sequence number; nothing was appended.
+    #[error("{bucket}: writer {writer} sent sequence {found} where {expected} follows")]
+    OutOfOrderSequence {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The writer.
+        writer: WriterId,
+        /// What it sent.
+        found: i32,
+        /// What was due; 0 for a writer that the log does not know.
+        expected: i32,
+    },
+    /// The offset is below the log's start or above its end.
+    #[error("{bucket}: offset {offset} is outside of {start}..{end}")]
+    OutOfRange {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The offset asked for.
+        offset: LogOffset,
+        /// The first offset held.
+        start: LogOffset,
+        /// The offset the next record gets.
+        end: LogOffset,
+    },
+    /// An fsync failed before: what the disk holds is unknown until the log is opened again.
+    #[error("{bucket}: the log takes no more appends since a sync failed: {reason}")]
+    Failed {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The first failure.
+        reason: String,
+    },
+    /// The log was closed or deleted.
+    #[error("{bucket}: the log is closed")]
+    Closed {
+        /// The bucket.
+        bucket: TableBucket,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed later, unchanged.
+    pub fn is_retriable(&self) -> bool {
+        match self {
+            Error::Io { .. } | Error::DiskFull { .. } | Error::Closed { .. } => true,
+            Error::Corrupt { .. }
+            | Error::NewerFormat { .. }
+            | Error::WrongBucket { .. }
+            | Error::BadBatch { .. }
+            | Error::OutOfOrderSequence { .. }
+            | Error::OutOfRange { .. }
+            | Error::Failed { .. } => false,
+        }
+    }
+
+    /// Names the file and the step that failed; a full disk becomes [`Error::DiskFull`].
+    pub(crate) fn io(path: &Path, action: &'static str, source: io::Error) -> Self {
+        let path = path.to_owned();
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Error::DiskFull { path, source }
+            }
+            _ => Error::Io { path, action, source },
+        }
+    }
+
+    /// Names a damaged file.
+    pub(crate) fn corrupt(path: &Path, position: u64, reason: &'static str) -> Self {
+        Error::Corrupt { path: path.to_owned(), position, reason }
+    }
+}
+
+/// What a call on a log gives.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

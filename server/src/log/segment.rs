@@ -1,0 +1,521 @@
+//! One segment: a file of whole batches, one after the other, and its index.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use weir_protocol::ids::LogOffset;
+
+use super::batch::{BatchHeader, MAX_HEADER_BYTES};
+use super::disk::{self, Disk, DiskFile};
+use super::error::{Error, Result};
+use super::offset_index::{self, IndexBuilder, IndexEntry, IndexHeader};
+
+/// How much is read at once when batches are walked.
+const CHUNK_BYTES: u64 = 256 << 10;
+
+/// A segment file. Bytes are only ever added at its end; what was added never changes.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    pub(crate) base_offset: LogOffset,
+    path: PathBuf,
+    index_interval_bytes: u64,
+    inner: Mutex<Inner>,
+}
+
+/// Short critical sections only, but for the first use of a closed segment's index (one small read).
+#[derive(Debug)]
+struct Inner {
+    len: u64,
+    next_offset: LogOffset,
+    newest_ms: i64,
+    index: Index,
+    /// Closed segments are opened for each read, so that old data costs no descriptors.
+    file: Option<Arc<dyn DiskFile>>,
+}
+
+#[derive(Debug)]
+enum Index {
+    Building(IndexBuilder),
+    Closed(Arc<[IndexEntry]>),
+    OnDisk,
+}
+
+/// A segment's extent at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) len: u64,
+    pub(crate) next_offset: LogOffset,
+    /// −1 without any batch.
+    pub(crate) newest_ms: i64,
+}
+
+/// What recovery found out about a segment.
+pub(crate) struct Found {
+    pub(crate) extent: Extent,
+    /// None: the file's index is whole, and read when it is needed.
+    pub(crate) index: Option<IndexBuilder>,
+    pub(crate) file: Option<Arc<dyn DiskFile>>,
+}
+
+/// The file name of a segment.
+pub(crate) fn log_name(base_offset: LogOffset) -> String {
+    format!("{:020}.log", base_offset.0)
+}
+
+/// The file name of its index.
+pub(crate) fn index_name(base_offset: LogOffset) -> String {
+    format!("{:020}.index", base_offset.0)
+}
+
+impl Segment {
+    /// Makes an empty segment; its name is not durable yet.
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        base_offset: LogOffset,
+        index_interval_bytes: u64,
+    ) -> Result<Self> {
+        let path = dir.join(log_name(base_offset));
+        let file = disk.create(&path).map_err(|error| Error::io(&path, "create", error))?;
+        let extent = Extent { len: 0, next_offset: base_offset, newest_ms: -1 };
+        let found = Found { extent, index: Some(IndexBuilder::default()), file: Some(file) };
+        Ok(Self::found(dir, base_offset, index_interval_bytes, found))
+    }
+
+    /// Takes up a segment that is on disk.
+    pub(crate) fn found(
+        dir: &Path,
+        base_offset: LogOffset,
+        index_interval_bytes: u64,
+        found: Found,
+    ) -> Self {
+        let Extent { len, next_offset, newest_ms } = found.extent;
+        let index = found.index.map_or(Index::OnDisk, Index::Building);
+        let inner = Inner { len, next_offset, newest_ms, index, file: found.file };
+        let path = dir.join(log_name(base_offset));
+        Self { base_offset, path, index_interval_bytes, inner: Mutex::new(inner) }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub(crate) fn extent(&self) -> Extent {
+        let inner = self.inner.lock();
+        Extent { len: inner.len, next_offset: inner.next_offset, newest_ms: inner.newest_ms }
+    }
+
+    /// The open file; a closed segment is opened for the caller.
+    pub(crate) fn file(&self, disk: &dyn Disk) -> Result<Arc<dyn DiskFile>> {
+        if let Some(file) = &self.inner.lock().file {
+            return Ok(Arc::clone(file));
+        }
+        disk.open(&self.path).map_err(|error| Error::io(&self.path, "open", error))
+    }
+
+    /// Whether `bytes` more may be added for batches up to `last_offset`.
+    pub(crate) fn has_room(&self, bytes: u64, last_offset: LogOffset, segment_bytes: u64) -> bool {
+        let len = self.inner.lock().len;
+        let relative = last_offset.0 - self.base_offset.0;
+        len == 0 || (len + bytes <= segment_bytes && u32::try_from(relative).is_ok())
+    }
+
+    /// Adds stamped batches at the end: one write. On an error nothing was added; the file is cut
+    /// back, and if even that fails, [`AppendFault::Torn`] says that the log must not go on.
+    pub(crate) fn append(
+        &self,
+        disk: &dyn Disk,
+        bytes: &[u8],
+        headers: &[BatchHeader],
+    ) -> Result<(), AppendFault> {
+        let file = self.file(disk).map_err(AppendFault::Refused)?;
+        let start = self.inner.lock().len;
+        if let Err(error) = file.write_at(bytes, start) {
+            let error = Error::io(&self.path, "write", error);
+            return match file.set_len(start) {
+                Ok(()) => Err(AppendFault::Refused(error)),
+                Err(_) => Err(AppendFault::Torn(error)),
+            };
+        }
+        let mut inner = self.inner.lock();
+        for header in headers {
+            inner.note(header, self.base_offset, self.index_interval_bytes);
+        }
+        Ok(())
+    }
+
+    /// What a checkpoint of the segment's first bytes says: the extent, and the entries below it.
+    pub(crate) fn index_file(&self, extent: &Extent) -> Option<Vec<u8>> {
+        let inner = self.inner.lock();
+        let Index::Building(index) = &inner.index else { return None };
+        let entries = index.entries();
+        let end = entries.partition_point(|entry| u64::from(entry.position) < extent.len);
+        let header = IndexHeader {
+            base_offset: self.base_offset,
+            next_offset: extent.next_offset,
+            log_bytes: extent.len,
+            newest_ms: extent.newest_ms,
+        };
+        Some(offset_index::encode(&header, entries.get(..end)?))
+    }
+
+    /// Whether the index is still being built, and the file held open.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.inner.lock().index, Index::Building(_))
+    }
+
+    /// Nothing is added any more and the index is on disk: gives back the descriptor.
+    pub(crate) fn close(&self) {
+        let mut inner = self.inner.lock();
+        if let Index::Building(index) = &inner.index {
+            inner.index = Index::Closed(index.entries().into());
+        }
+        inner.file = None;
+    }
+
+    fn index_path(&self) -> PathBuf {
+        self.path.with_extension("index")
+    }
+
+    /// Looks up in the index, which is read from disk at its first use.
+    fn look_up(&self, disk: &dyn Disk, find: impl Fn(&[IndexEntry]) -> u64) -> Result<u64> {
+        let mut inner = self.inner.lock();
+        match &inner.index {
+            Index::Building(index) => return Ok(find(index.entries())),
+            Index::Closed(entries) => return Ok(find(entries)),
+            Index::OnDisk => {}
+        }
+        let read = disk::read_file(disk, &self.index_path(), offset_index::MAX_FILE_BYTES);
+        let entries = read.ok().and_then(|bytes| offset_index::decode(&bytes).ok());
+        let entries: Arc<[IndexEntry]> = match entries {
+            Some((_, entries)) => entries.into(),
+            None => self.index_again(disk, inner.len)?.into(),
+        };
+        let position = find(&entries);
+        inner.index = Index::Closed(entries);
+        Ok(position)
+    }
+
+    /// Makes the entries of a closed segment again, from its batches' headers.
+    fn index_again(&self, disk: &dyn Disk, len: u64) -> Result<Vec<IndexEntry>> {
+        tracing::warn!(segment = %self.path.display(), "index is damaged, reading the segment");
+        let mut index = IndexBuilder::default();
+        let file = disk.open(&self.path).map_err(|error| Error::io(&self.path, "open", error))?;
+        let walk = Walk { range: 0..len, next_offset: self.base_offset, check: Check::Headers };
+        let walked = walk.run(&self.path, &*file, |header, position| {
+            if let Some(entry) = entry_of(header, self.base_offset, position) {
+                index.note(entry, self.index_interval_bytes);
+            }
+            Step::On
+        })?;
+        match walked.stopped {
+            Some(reason) => Err(Error::corrupt(&self.path, walked.position, reason)),
+            None => Ok(index.entries().to_vec()),
+        }
+    }
+
+    /// Where walking begins for the batch that contains an offset; 0 for one before the segment.
+    pub(crate) fn position_of(&self, disk: &dyn Disk, offset: LogOffset) -> Result<u64> {
+        let relative = (offset.0 - self.base_offset.0).max(0);
+        let relative = u32::try_from(relative).unwrap_or(u32::MAX);
+        self.look_up(disk, |entries| offset_index::position_for_offset(entries, relative))
+    }
+
+    /// Whole batches from the one that contains `from`, up to `upto` (exclusive): at least one if
+    /// there is one, further ones while they fit into `max_bytes`. Checksums are verified.
+    pub(crate) fn read(&self, disk: &dyn Disk, request: &ReadRequest) -> Result<ReadBatches> {
+        let extent = self.extent();
+        let mut position = self.position_of(disk, request.from)?;
+        let file = self.file(disk)?;
+        let slack = self.index_interval_bytes + MAX_HEADER_BYTES as u64;
+        let mut want = u64::try_from(request.max_bytes).unwrap_or(u64::MAX).saturating_add(slack);
+        while position < extent.len {
+            let size = usize::try_from(want.min(extent.len - position)).unwrap_or(usize::MAX);
+            let mut buffer = vec![0; size];
+            file.read_at(&mut buffer, position)
+                .map_err(|error| Error::io(&self.path, "read", error))?;
+            let cut = cut_batches(&buffer, request)
+                .map_err(|(at, reason)| Error::corrupt(&self.path, position + at as u64, reason))?;
+            match cut {
+                Cut::Batches { range, next_offset } => {
+                    let batches = Bytes::from(buffer).slice(range);
+                    return Ok(ReadBatches { batches, next_offset });
+                }
+                Cut::Nothing => break,
+                Cut::ReadOn { at, batch_bytes } => {
+                    // The batch that contains `from` begins at `at` and is longer than what was read.
+                    position += at as u64;
+                    if position + batch_bytes > extent.len {
+                        let reason = "batch is longer than its segment";
+                        return Err(Error::corrupt(&self.path, position, reason));
+                    }
+                    want = want.max(batch_bytes);
+                }
+            }
+        }
+        Ok(ReadBatches { batches: Bytes::new(), next_offset: request.from })
+    }
+
+    /// The base offset of the first batch that is not older than `timestamp_ms`.
+    pub(crate) fn offset_for_time(
+        &self,
+        disk: &dyn Disk,
+        timestamp_ms: i64,
+    ) -> Result<Option<LogOffset>> {
+        let find = |entries: &[IndexEntry]| offset_index::position_for_time(entries, timestamp_ms);
+        let start = self.look_up(disk, find)?;
+        let file = self.file(disk)?;
+        let mut found = None;
+        let walk = Walk {
+            range: start..self.extent().len,
+            next_offset: self.base_offset,
+            check: Check::HeadersFromAnyOffset,
+        };
+        let walked = walk.run(&self.path, &*file, |header, _| {
+            if header.timestamp_ms >= timestamp_ms {
+                found = Some(header.base_offset);
+                return Step::Stop;
+            }
+            Step::On
+        })?;
+        match (found, walked.stopped) {
+            (None, Some(reason)) => Err(Error::corrupt(&self.path, walked.position, reason)),
+            _ => Ok(found),
+        }
+    }
+}
+
+impl Inner {
+    fn note(&mut self, header: &BatchHeader, base_offset: LogOffset, interval_bytes: u64) {
+        if let (Index::Building(index), Some(entry)) =
+            (&mut self.index, entry_of(header, base_offset, self.len))
+        {
+            index.note(entry, interval_bytes);
+        }
+        self.len += header.size_bytes as u64;
+        self.next_offset = header.next_offset().unwrap_or(self.next_offset);
+        self.newest_ms = header.timestamp_ms;
+    }
+}
+
+/// The index entry of a batch; None beyond 4 GiB, which no segment reaches.
+pub(crate) fn entry_of(
+    header: &BatchHeader,
+    base_offset: LogOffset,
+    position: u64,
+) -> Option<IndexEntry> {
+    Some(IndexEntry {
+        relative_offset: u32::try_from(header.base_offset.0 - base_offset.0).ok()?,
+        position: u32::try_from(position).ok()?,
+        timestamp_ms: header.timestamp_ms,
+    })
+}
+
+/// Why an append did not happen.
+#[derive(Debug)]
+pub(crate) enum AppendFault {
+    /// The segment is as before.
+    Refused(Error),
+    /// Bytes may stand behind the end: only recovery can tell.
+    Torn(Error),
+}
+
+/// What a reader wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadRequest {
+    pub(crate) from: LogOffset,
+    pub(crate) max_bytes: usize,
+    /// Batches that reach beyond are not served.
+    pub(crate) upto: LogOffset,
+}
+
+/// Whole batches, as they are stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadBatches {
+    /// The batches, one after the other; empty if there is nothing to read yet. The first one
+    /// contains the offset asked for, or is the first one after it.
+    pub batches: Bytes,
+    /// The offset after the last one; the offset asked for if there is none.
+    pub next_offset: LogOffset,
+}
+
+enum Cut {
+    Batches { range: Range<usize>, next_offset: LogOffset },
+    Nothing,
+    ReadOn { at: usize, batch_bytes: u64 },
+}
+
+/// Finds the batches to serve in what was read.
+fn cut_batches(buffer: &[u8], request: &ReadRequest) -> Result<Cut, (usize, &'static str)> {
+    let mut at = 0;
+    let mut start = None;
+    let mut end_offset = request.from;
+    while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
+        if rest.len() < MAX_HEADER_BYTES && BatchHeader::parse(rest).is_err() {
+            // Cut off by the end of the buffer, or, if nothing stands before it, damaged.
+            match start {
+                None if at == 0 => return Err((at, "no batch header")),
+                None => return Ok(Cut::ReadOn { at, batch_bytes: 0 }),
+                Some(_) => break,
+            }
+        }
+        let header = BatchHeader::parse(rest).map_err(|_| (at, "no batch header"))?;
+        let next = header.next_offset().ok_or((at, "offset out of bounds"))?;
+        if next > request.from {
+            if next > request.upto {
+                break;
+            }
+            let begin = *start.get_or_insert(at);
+            let first = begin == at;
+            if !first && at + header.size_bytes - begin > request.max_bytes {
+                break;
+            }
+            let Some(batch) = rest.get(..header.size_bytes) else {
+                if first {
+                    return Ok(Cut::ReadOn { at, batch_bytes: header.size_bytes as u64 });
+                }
+                break;
+            };
+            if !header.crc_holds(batch) {
+                // Batches before it are whole; the next read meets it first.
+                if first {
+                    return Err((at, "checksum does not hold"));
+                }
+                break;
+            }
+            if !first && header.base_offset != end_offset {
+                return Err((at, "batch does not follow the one before"));
+            }
+            end_offset = next;
+        } else if at + header.size_bytes > buffer.len() {
+            // A batch before the wanted one, longer than an index interval.
+            return Ok(Cut::ReadOn { at: at + header.size_bytes, batch_bytes: 0 });
+        }
+        at += header.size_bytes;
+    }
+    match start {
+        Some(begin) if at > begin => {
+            Ok(Cut::Batches { range: begin..at, next_offset: end_offset })
+        }
+        _ => Ok(Cut::Nothing),
+    }
+}
+
+/// How closely batches are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// Headers, and that offsets follow each other.
+    Headers,
+    /// The same, but the first batch may have any offset.
+    HeadersFromAnyOffset,
+    /// Checksums too: every byte is read.
+    Everything,
+}
+
+/// Whether a walk goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    On,
+    Stop,
+}
+
+/// A walk over the batches of a segment file.
+#[derive(Clone, Debug)]
+pub(crate) struct Walk {
+    pub(crate) range: Range<u64>,
+    pub(crate) next_offset: LogOffset,
+    pub(crate) check: Check,
+}
+
+/// Where a walk ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Walked {
+    /// The end of the last batch that is whole.
+    pub(crate) position: u64,
+    pub(crate) next_offset: LogOffset,
+    /// Why the bytes behind are no batch; None: the end of the range, or the visitor stopped.
+    pub(crate) stopped: Option<&'static str>,
+}
+
+impl Walk {
+    pub(crate) fn run(
+        self,
+        path: &Path,
+        file: &dyn DiskFile,
+        mut visit: impl FnMut(&BatchHeader, u64) -> Step,
+    ) -> Result<Walked> {
+        let mut window = Window { file, end: self.range.end, start: 0, bytes: Vec::new() };
+        let mut walked =
+            Walked { position: self.range.start, next_offset: self.next_offset, stopped: None };
+        let mut any_offset = self.check == Check::HeadersFromAnyOffset;
+        while walked.position < self.range.end {
+            let seen = self.batch_at(&mut window, &walked, any_offset);
+            any_offset = false;
+            let header = match seen.map_err(|error| Error::io(path, "read", error))? {
+                Ok(header) => header,
+                Err(reason) => return Ok(Walked { stopped: Some(reason), ..walked }),
+            };
+            if visit(&header, walked.position) == Step::Stop {
+                return Ok(walked);
+            }
+            walked.position += header.size_bytes as u64;
+            walked.next_offset = header.next_offset().unwrap_or(walked.next_offset);
+        }
+        Ok(walked)
+    }
+
+    /// The batch at a position, or why there is none.
+    fn batch_at(
+        &self,
+        window: &mut Window<'_>,
+        walked: &Walked,
+        any_offset: bool,
+    ) -> std::io::Result<Result<BatchHeader, &'static str>> {
+        let left = self.range.end - walked.position;
+        let head = window.get(walked.position, left.min(MAX_HEADER_BYTES as u64))?;
+        let Ok(header) = BatchHeader::parse(head) else { return Ok(Err("no batch header")) };
+        if header.size_bytes as u64 > left {
+            return Ok(Err("batch is cut off"));
+        }
+        if header.next_offset().is_none()
+            || (!any_offset && header.base_offset != walked.next_offset)
+        {
+            return Ok(Err("batch does not follow the one before"));
+        }
+        if self.check == Check::Everything {
+            let batch = window.get(walked.position, header.size_bytes as u64)?;
+            if !header.crc_holds(batch) {
+                return Ok(Err("checksum does not hold"));
+            }
+        }
+        Ok(Ok(header))
+    }
+}
+
+/// A part of a file in memory that moves forward.
+struct Window<'a> {
+    file: &'a dyn DiskFile,
+    end: u64,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Window<'_> {
+    /// `len` bytes at `position`, which lie below the end.
+    fn get(&mut self, position: u64, len: u64) -> std::io::Result<&[u8]> {
+        let held = self.start..self.start + self.bytes.len() as u64;
+        if position < held.start || position + len > held.end {
+            let want = len.max(CHUNK_BYTES.min(self.end - position));
+            self.bytes.clear();
+            self.bytes.resize(usize::try_from(want).map_err(std::io::Error::other)?, 0);
+            self.file.read_at(&mut self.bytes, position)?;
+            self.start = position;
+        }
+        let from = usize::try_from(position - self.start).map_err(std::io::Error::other)?;
+        let to = from + usize::try_from(len).map_err(std::io::Error::other)?;
+        self.bytes.get(from..to).ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+    }
+}
