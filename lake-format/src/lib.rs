@@ -1,1 +1,37 @@
-//! skeleton
+//! The Apache Paimon table format, without a clock, chance or sockets: times, ids and stores are
+//! arguments.
+//!
+//! A table is a folder: schemas ([`TableSchema`]) and numbered snapshots ([`Snapshot`]); a snapshot
+//! names two manifest lists, these name manifests, and manifests add and remove data files
+//! ([`ManifestEntry`], [`DataFileMeta`]) of a partition ([`Partition`]) and bucket.
+
+mod binary_row;
+pub mod bucket;
+mod data_file;
+mod datum;
+mod error;
+mod manifest;
+mod manifest_list;
+mod options;
+mod partition;
+pub mod paths;
+mod schema;
+mod snapshot;
+mod stats;
+mod table;
+pub mod types;
+
+pub use binary_row::BinaryRow;
+pub use data_file::{DataFileMeta, FileSource};
+pub use datum::{Datum, Timestamp};
+pub use error::{Error, Result};
+pub use manifest::{FileKey, FileKind, ManifestEntry, live_files};
+pub use manifest_list::ManifestFileMeta;
+pub use options::{BucketMode, MergeEngine, StatsMode, TableOptions};
+pub use partition::{Names, Partition, escape, value_text};
+pub use paths::TablePaths;
+pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};
+pub use snapshot::{BATCH_COMMIT_IDENTIFIER, CommitKind, SNAPSHOT_VERSION, Snapshot};
+pub use stats::{ColumnStats, SimpleStats};
+pub use table::Table;
+pub use types::{DataField, DataType, TypeKind};

@@ -1,0 +1,312 @@
+//! A typed view of the options that change bytes or rules.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+use crate::partition::Names;
+
+/// The options of a table, read with the format's defaults.
+#[derive(Clone, Copy, Debug)]
+pub struct TableOptions<'a> {
+    options: &'a BTreeMap<String, String>,
+}
+
+/// How many buckets new partitions get, and how rows find theirs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BucketMode {
+    /// A fixed number, by hash of the bucket key.
+    Fixed(i32),
+    /// Append tables: one folder, no key. Entries have bucket 0 and total buckets −1.
+    Unaware,
+    /// Primary-key tables with `bucket` −1: by an index of keys.
+    Dynamic,
+    /// Primary-key tables with `bucket` −2: decided at compaction.
+    Postpone,
+}
+
+/// What merging does with rows of one primary key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MergeEngine {
+    /// The last row wins.
+    Deduplicate,
+    /// Columns that are not null win.
+    PartialUpdate,
+    /// Columns are aggregated.
+    Aggregation,
+    /// The first row wins.
+    FirstRow,
+}
+
+/// Which numbers of a column are kept in manifests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StatsMode {
+    /// None: the column is left out.
+    None,
+    /// The null count.
+    Counts,
+    /// Null count, minimum and maximum cut to this many characters or bytes.
+    Truncate(usize),
+    /// Null count, minimum and maximum.
+    Full,
+}
+
+impl<'a> TableOptions<'a> {
+    /// A view of `options`.
+    pub fn new(options: &'a BTreeMap<String, String>) -> Self {
+        Self { options }
+    }
+
+    /// The text of an option, if it is set.
+    pub fn get(&self, name: &str) -> Option<&'a str> {
+        self.options.get(name).map(String::as_str)
+    }
+
+    /// `bucket`, −1 by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no number.
+    pub fn bucket(&self) -> Result<i32> {
+        self.number("bucket", -1)
+    }
+
+    /// `bucket-key` as column names; empty if it is not set.
+    pub fn bucket_key(&self) -> Vec<&'a str> {
+        let keys = self.get("bucket-key").unwrap_or_default();
+        keys.split(',')
+            .map(str::trim)
+            .filter(|key| !key.is_empty())
+            .collect()
+    }
+
+    /// `partition.default-name`.
+    pub fn default_partition_name(&self) -> &'a str {
+        self.get("partition.default-name")
+            .unwrap_or("__DEFAULT_PARTITION__")
+    }
+
+    /// `partition.legacy-name`, true by default.
+    pub fn partition_names(&self) -> Names {
+        if self.is_true("partition.legacy-name", true) {
+            Names::Legacy
+        } else {
+            Names::Sql
+        }
+    }
+
+    /// `target-file-size` in bytes; 256 MiB by default, 128 MiB with a primary key.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no size.
+    pub fn target_file_size(&self, has_primary_key: bool) -> Result<u64> {
+        let default = if has_primary_key {
+            128 << 20
+        } else {
+            256 << 20
+        };
+        self.size("target-file-size", default)
+    }
+
+    /// `manifest.target-file-size` in bytes, 8 MiB by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no size.
+    pub fn manifest_target_file_size(&self) -> Result<u64> {
+        self.size("manifest.target-file-size", 8 << 20)
+    }
+
+    /// `manifest.merge-min-count`, 30 by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no number.
+    pub fn manifest_merge_min_count(&self) -> Result<i32> {
+        self.number("manifest.merge-min-count", 30)
+    }
+
+    /// `file.format`, `parquet` by default.
+    pub fn file_format(&self) -> &'a str {
+        self.get("file.format").unwrap_or("parquet")
+    }
+
+    /// `file.compression`, `zstd` by default.
+    pub fn file_compression(&self) -> &'a str {
+        self.get("file.compression").unwrap_or("zstd")
+    }
+
+    /// `file.compression.zstd-level`, 1 by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no number.
+    pub fn zstd_level(&self) -> Result<i32> {
+        self.number("file.compression.zstd-level", 1)
+    }
+
+    /// `data-file.prefix`, `data-` by default.
+    pub fn data_file_prefix(&self) -> &'a str {
+        self.get("data-file.prefix").unwrap_or("data-")
+    }
+
+    /// `data-file.path-directory`: a folder above the partitions, none by default.
+    pub fn data_directory(&self) -> Option<&'a str> {
+        self.get("data-file.path-directory")
+            .map(|dir| dir.trim_matches('/'))
+            .filter(|dir| !dir.is_empty())
+    }
+
+    /// `merge-engine`, `deduplicate` by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no known word.
+    pub fn merge_engine(&self) -> Result<MergeEngine> {
+        match self.get("merge-engine").unwrap_or("deduplicate") {
+            "deduplicate" => Ok(MergeEngine::Deduplicate),
+            "partial-update" => Ok(MergeEngine::PartialUpdate),
+            "aggregation" => Ok(MergeEngine::Aggregation),
+            "first-row" => Ok(MergeEngine::FirstRow),
+            other => Err(bad_option("merge-engine", other)),
+        }
+    }
+
+    /// `deletion-vectors.enabled`, false by default.
+    pub fn deletion_vectors(&self) -> bool {
+        self.is_true("deletion-vectors.enabled", false)
+    }
+
+    /// `metadata.stats-dense-store`, true by default.
+    pub fn dense_stats(&self) -> bool {
+        self.is_true("metadata.stats-dense-store", true)
+    }
+
+    /// The stats mode of a column: `fields.COLUMN.stats-mode`, then `metadata.stats-mode`,
+    /// `truncate(16)` by default; `none` behind `metadata.stats-keep-first-n-columns`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if a mode is no known word.
+    pub fn stats_mode(&self, column: &str, index: usize) -> Result<StatsMode> {
+        let own = format!("fields.{column}.stats-mode");
+        if let Some(mode) = self.get(&own) {
+            return parse_stats_mode(&own, mode);
+        }
+        let first: i32 = self.number("metadata.stats-keep-first-n-columns", -1)?;
+        if usize::try_from(first).is_ok_and(|first| index >= first) {
+            return Ok(StatsMode::None);
+        }
+        let name = "metadata.stats-mode";
+        parse_stats_mode(name, self.get(name).unwrap_or("truncate(16)"))
+    }
+
+    fn is_true(&self, name: &str, default: bool) -> bool {
+        self.get(name)
+            .map_or(default, |text| text.eq_ignore_ascii_case("true"))
+    }
+
+    fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
+        let Some(text) = self.get(name) else {
+            return Ok(default);
+        };
+        text.trim().parse().map_err(|_| bad_option(name, text))
+    }
+
+    fn size(&self, name: &str, default: u64) -> Result<u64> {
+        let Some(text) = self.get(name) else {
+            return Ok(default);
+        };
+        parse_size(text).ok_or_else(|| bad_option(name, text))
+    }
+}
+
+fn bad_option(name: &str, text: &str) -> Error {
+    Error::InvalidSchema {
+        reason: format!("option `{name}` cannot be `{text}`"),
+    }
+}
+
+fn parse_stats_mode(name: &str, text: &str) -> Result<StatsMode> {
+    let lower = text.trim().to_ascii_lowercase();
+    match lower.as_str() {
+        "none" => return Ok(StatsMode::None),
+        "counts" => return Ok(StatsMode::Counts),
+        "full" => return Ok(StatsMode::Full),
+        _ => {}
+    }
+    let length = lower
+        .strip_prefix("truncate(")
+        .and_then(|rest| rest.strip_suffix(')'));
+    let length = length
+        .and_then(|length| length.trim().parse().ok())
+        .filter(|length| *length > 0);
+    length
+        .map(StatsMode::Truncate)
+        .ok_or_else(|| bad_option(name, text))
+}
+
+/// A size such as `128 mb`, `8m`, `1024`, in units of 1024.
+fn parse_size(text: &str) -> Option<u64> {
+    let text = text.trim().to_ascii_lowercase();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit.trim() {
+        "" | "b" | "bytes" => 0,
+        "k" | "kb" | "kibibytes" => 10,
+        "m" | "mb" | "mebibytes" => 20,
+        "g" | "gb" | "gibibytes" => 30,
+        "t" | "tb" | "tebibytes" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn an_empty_table_has_the_defaults_of_the_format() {
+        let none = BTreeMap::new();
+        let view = TableOptions::new(&none);
+        assert_eq!(view.bucket().unwrap(), -1);
+        assert_eq!(view.target_file_size(false).unwrap(), 256 << 20);
+        assert_eq!(view.partition_names(), Names::Legacy);
+        assert_eq!(view.stats_mode("a", 0).unwrap(), StatsMode::Truncate(16));
+    }
+
+    #[test]
+    fn sizes_take_units() {
+        let set = options(&[
+            ("target-file-size", "64 MB"),
+            ("manifest.target-file-size", "12k"),
+        ]);
+        let view = TableOptions::new(&set);
+        assert_eq!(view.target_file_size(false).unwrap(), 64 << 20);
+        assert_eq!(view.manifest_target_file_size().unwrap(), 12 << 10);
+    }
+
+    #[test]
+    fn a_column_may_have_its_own_stats_mode() {
+        let set = options(&[
+            ("fields.b.stats-mode", "full"),
+            ("metadata.stats-mode", "counts"),
+            ("metadata.stats-keep-first-n-columns", "1"),
+        ]);
+        let view = TableOptions::new(&set);
+        assert_eq!(view.stats_mode("a", 0).unwrap(), StatsMode::Counts);
+        assert_eq!(view.stats_mode("b", 1).unwrap(), StatsMode::Full);
+        assert_eq!(view.stats_mode("c", 2).unwrap(), StatsMode::None);
+    }
+
+    #[test]
+    fn bad_values_are_errors_not_defaults() {
+        let set = options(&[("bucket", "many"), ("metadata.stats-mode", "truncate(0)")]);
+        let view = TableOptions::new(&set);
+        assert!(view.bucket().is_err());
+        assert!(view.stats_mode("a", 0).is_err());
+    }
+}

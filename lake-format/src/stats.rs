@@ -1,0 +1,96 @@
+//! Column statistics of data files and of the partitions in a manifest.
+
+use crate::binary_row::BinaryRow;
+use crate::datum::Datum;
+use crate::error::{Error, Result};
+use crate::types::DataType;
+
+/// Minimum, maximum and null count of columns, as manifests store them (paimon: `SimpleStats`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SimpleStats {
+    /// The minima: a serialized binary row, null where there is none.
+    pub min: Vec<u8>,
+    /// The maxima: a serialized binary row, null where there is none.
+    pub max: Vec<u8>,
+    /// The null counts, `None` where not counted.
+    pub null_counts: Vec<Option<i64>>,
+}
+
+/// What is known of one column of a file. Wrong bounds lose rows; absent ones only cost time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ColumnStats {
+    /// No value is below it; `Null` if unknown or if there is no value.
+    pub min: Datum,
+    /// No value is above it; `Null` if unknown or if there is no value.
+    pub max: Datum,
+    /// How many values are null, if counted.
+    pub null_count: Option<i64>,
+}
+
+impl ColumnStats {
+    /// Nothing is known.
+    pub fn unknown() -> Self {
+        Self {
+            min: Datum::Null,
+            max: Datum::Null,
+            null_count: None,
+        }
+    }
+}
+
+impl SimpleStats {
+    /// Statistics over no column: keys of append files, partitions of unpartitioned tables.
+    pub fn empty() -> Self {
+        let none = BinaryRow::empty().to_serialized();
+        Self {
+            min: none.clone(),
+            max: none,
+            null_counts: Vec::new(),
+        }
+    }
+
+    /// Encodes the statistics of columns of `types`.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] if there is not one per type, or a bound is not of its type.
+    pub fn encode<'a>(
+        columns: &[ColumnStats],
+        types: impl ExactSizeIterator<Item = &'a DataType> + Clone,
+    ) -> Result<Self> {
+        let min: Vec<Datum> = columns.iter().map(|column| column.min.clone()).collect();
+        let max: Vec<Datum> = columns.iter().map(|column| column.max.clone()).collect();
+        Ok(Self {
+            min: BinaryRow::encode(&min, types.clone())?.to_serialized(),
+            max: BinaryRow::encode(&max, types)?.to_serialized(),
+            null_counts: columns.iter().map(|column| column.null_count).collect(),
+        })
+    }
+
+    /// Decodes the statistics of columns of `types`.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if they are of other columns.
+    pub fn decode<'a>(
+        &self,
+        types: impl ExactSizeIterator<Item = &'a DataType> + Clone,
+    ) -> Result<Vec<ColumnStats>> {
+        let min = BinaryRow::from_serialized(&self.min)?.decode(types.clone())?;
+        let max = BinaryRow::from_serialized(&self.max)?.decode(types)?;
+        let counts = &self.null_counts;
+        if !counts.is_empty() && counts.len() != min.len() {
+            let reason = format!("{} null counts for {} columns", counts.len(), min.len());
+            return Err(Error::malformed("column statistics", reason));
+        }
+        let columns = min.into_iter().zip(max).enumerate();
+        Ok(columns
+            .map(|(index, (min, max))| {
+                let null_count = counts.get(index).copied().flatten();
+                ColumnStats {
+                    min,
+                    max,
+                    null_count,
+                }
+            })
+            .collect())
+    }
+}
