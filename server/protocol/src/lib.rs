@@ -4,10 +4,12 @@ pub mod api_key;
 pub mod descriptor;
 pub mod error;
 pub mod error_code;
+pub mod frame;
 pub mod ids;
 pub mod message;
 pub mod partition;
 pub mod row;
+pub mod sasl;
 pub mod schema;
 
 pub use error::Error;
