@@ -21,7 +21,8 @@ pub enum Visibility {
 }
 
 macro_rules! api_keys {
-    ($($variant:ident = $key:literal, $name:literal, $served:ident, $vis:ident, $min:literal..=$max:literal;)*) => {
+    ($($variant:ident = $key:literal, $name:literal, $served:ident, $vis:ident,
+        $min:literal..=$max:literal;)*) => {
         /// An API of the protocol.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(i16)]

@@ -24,7 +24,8 @@ macro_rules! error_codes {
             /// All codes, in numerical order.
             pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$variant,)*];
 
-            /// The code with this number; a number we do not know reads as `UnknownServerError`, as in the reference client.
+            /// The code with this number; a number we do not know reads as `UnknownServerError`,
+            /// as in the reference client.
             pub fn from_code(code: i32) -> Self {
                 match code { $($code => ErrorCode::$variant,)* _ => ErrorCode::UnknownServerError }
             }

@@ -1,0 +1,207 @@
+//! Rules of this repository that a machine can check. Each failure names the file and the rule.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The longest source file, in lines without its inline tests.
+const FILE_LINES: usize = 600;
+/// The longest line, in characters.
+const LINE_CHARS: usize = 110;
+/// The largest file that may be committed.
+const BLOB_BYTES: u64 = 1 << 20;
+
+/// Which crates of ours a crate may use (the arrows of the design).
+const ARROWS: &[(&str, &[&str])] = &[
+    ("lake-format", &[]),
+    ("server/protocol", &[]),
+    ("catalog", &["weir-lake-format", "weir-protocol"]),
+    ("server", &["weir-catalog", "weir-lake-format", "weir-protocol"]),
+    ("tiering", &["weir-catalog", "weir-lake-format", "weir-protocol", "weir-server"]),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace").into()
+}
+
+/// Every file that git knows or would add, relative to the root.
+fn files() -> Vec<PathBuf> {
+    let output = Command::new("git")
+        .args(["ls-files", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root())
+        .output()
+        .expect("git lists the files of the checkout");
+    assert!(output.status.success(), "git ls-files failed");
+    String::from_utf8(output.stdout)
+        .expect("file names are UTF-8")
+        .lines()
+        .map(PathBuf::from)
+        .filter(|path| root().join(path).is_file())
+        .collect()
+}
+
+fn sources() -> Vec<(PathBuf, String)> {
+    files()
+        .into_iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .map(|path| {
+            let text = fs::read_to_string(root().join(&path)).expect("a source file is UTF-8");
+            (path, text)
+        })
+        .collect()
+}
+
+fn is_test(path: &Path) -> bool {
+    path.starts_with("tests")
+        || path.file_name().is_some_and(|name| name == "tests.rs" || name == "properties.rs")
+        || path.components().any(|part| part.as_os_str() == "tests" || part.as_os_str() == "benches")
+}
+
+/// The part of a source file before its inline tests.
+fn without_tests(text: &str) -> &str {
+    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
+}
+
+fn assert_none(rule: &str, found: &[String]) {
+    assert!(found.is_empty(), "{rule}:\n  {}", found.join("\n  "));
+}
+
+#[test]
+fn source_files_and_lines_are_short() {
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        let lines = without_tests(&text).lines().count();
+        if !is_test(&path) && lines > FILE_LINES {
+            found.push(format!("{}: {lines} lines, at most {FILE_LINES}", path.display()));
+        }
+        for (number, line) in text.lines().enumerate() {
+            if line.chars().count() > LINE_CHARS && !line.contains("http") && !line.contains('"') {
+                found.push(format!("{}:{}: a line too long", path.display(), number + 1));
+            }
+        }
+    }
+    assert_none("one noun and its verbs a file", &found);
+}
+
+#[test]
+fn no_room_has_a_vague_name() {
+    let vague = ["mod", "util", "utils", "helper", "helpers", "common", "misc"];
+    let found: Vec<_> = files()
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .filter(|path| path.file_stem().is_some_and(|stem| vague.iter().any(|word| stem == *word)))
+        .map(|path| path.display().to_string())
+        .collect();
+    assert_none("a file is named after what it holds", &found);
+}
+
+#[test]
+fn crates_use_each_other_along_the_arrows_only() {
+    let mut found = Vec::new();
+    for (room, allowed) in ARROWS {
+        let manifest = fs::read_to_string(root().join(room).join("Cargo.toml")).expect("a manifest");
+        let normal = manifest.split("[dev-dependencies]").next().unwrap_or_default();
+        for line in normal.lines().filter(|line| line.starts_with("weir-")) {
+            let name: String =
+                line.chars().take_while(|c| c.is_ascii_alphanumeric() || *c == '-').collect();
+            if !allowed.contains(&name.as_str()) {
+                found.push(format!("{room} uses {name}"));
+            }
+        }
+    }
+    for (path, text) in sources() {
+        let inside_tiering = path.starts_with("tiering/src") && path != Path::new("tiering/src/main.rs");
+        if inside_tiering && text.contains("weir_server") {
+            found.push(format!("{}: main.rs alone uses the server", path.display()));
+        }
+    }
+    assert_none("arrows between crates", &found);
+}
+
+#[test]
+fn there_is_one_arrow_one_parquet_and_one_prost() {
+    let lock = fs::read_to_string(root().join("Cargo.lock")).expect("Cargo.lock is committed");
+    let mut found = Vec::new();
+    for name in ["arrow", "arrow-array", "parquet", "object_store", "prost", "tonic", "zstd-sys"] {
+        let count = lock.lines().filter(|line| *line == format!("name = \"{name}\"")).count();
+        if count > 1 {
+            found.push(format!("{name} is in Cargo.lock {count} times"));
+        }
+    }
+    assert_none("what moves bytes exists once", &found);
+}
+
+#[test]
+fn nothing_names_a_place_outside_the_repository() {
+    let words = ["/wo".to_owned() + "rk/", "/home/".to_owned() + "user", "../sha".to_owned() + "red"];
+    let mut found = Vec::new();
+    for path in files() {
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word.as_str())) {
+                found.push(format!("{}:{}", path.display(), number + 1));
+            }
+        }
+    }
+    assert_none("the repository stands alone", &found);
+}
+
+#[test]
+fn no_committed_file_is_large() {
+    let found: Vec<_> = files()
+        .iter()
+        .filter(|path| fs::metadata(root().join(path)).is_ok_and(|meta| meta.len() > BLOB_BYTES))
+        .map(|path| path.display().to_string())
+        .collect();
+    assert_none("no blob over 1 MiB", &found);
+}
+
+#[test]
+fn every_folder_of_golden_files_says_where_they_come_from() {
+    let mut found = BTreeSet::new();
+    for path in files() {
+        let mut folder = PathBuf::new();
+        for part in path.components() {
+            folder.push(part);
+            if part.as_os_str() == "golden" && !root().join(&folder).join("README.md").is_file() {
+                found.insert(folder.display().to_string());
+            }
+        }
+    }
+    assert_none("golden files need a README.md", &found.into_iter().collect::<Vec<_>>());
+}
+
+#[test]
+fn work_left_open_is_not_hidden_in_the_sources() {
+    let words = ["todo!(".to_owned(), "unimplemented!(".to_owned(), "TO".to_owned() + "DO", "FIX".to_owned() + "ME"];
+    let mut found = Vec::new();
+    for (path, text) in sources() {
+        if path == Path::new("tests/tidy.rs") {
+            continue;
+        }
+        for (number, line) in text.lines().enumerate() {
+            let ignored = line.trim_start().starts_with("#[ignore");
+            let slept = line.contains("thread::sleep(");
+            if ignored || slept || words.iter().any(|word| line.contains(word.as_str())) {
+                found.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert_none("no unfinished, ignored or sleeping code", &found);
+}
+
+#[test]
+fn the_top_level_holds_what_the_design_says() {
+    let allowed = [
+        "Cargo.toml", "Cargo.lock", "Makefile", "README.md", "CHANGELOG.md", "LICENSE", "tiering",
+        "lake-format", "catalog", "server", "tests",
+    ];
+    let found: BTreeSet<_> = files()
+        .iter()
+        .filter_map(|path| path.components().next())
+        .map(|part| part.as_os_str().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with('.') && !allowed.contains(&name.as_str()))
+        .collect();
+    assert_none("top level", &found.into_iter().collect::<Vec<_>>());
+}
