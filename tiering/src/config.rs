@@ -1,0 +1,214 @@
+//! The daemon's settings.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Error;
+
+/// Settings of the tiering daemon; durations are in milliseconds, sizes in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct DaemonConfig {
+    /// Addresses `host:port` of the cluster; any one that answers will do.
+    pub bootstrap: Vec<String>,
+    /// Where the lake is: a folder, or a `file://`, `s3://` or `memory://` address.
+    pub warehouse: String,
+    /// Options of the warehouse's store (`object_store` names), for example credentials.
+    pub warehouse_options: BTreeMap<String, String>,
+    /// User and password for SASL/PLAIN, if the cluster asks for them.
+    pub sasl: Option<SaslConfig>,
+    /// Whether the cluster is not ours, so that its epochs restart and only warn; found out from the cluster if not set.
+    pub foreign: Option<bool>,
+    /// All memory for rows on their way, of all tables. 512 MiB; at least 32 MiB.
+    pub memory: u64,
+    /// Batches that are decoded or encoded at the same time; 0 means the number of processors.
+    pub cpu_permits: usize,
+    /// Tables tiered at the same time. 4.
+    pub tables: usize,
+    /// Buckets of one table that are read and written at the same time. 64.
+    pub open_buckets: usize,
+    /// How often the coordinator is told what goes on and asked for a table. 1 s.
+    pub heartbeat_ms: u64,
+    /// The longest wait for one answer of the cluster. 30 s.
+    pub rpc_timeout_ms: u64,
+    /// Without a heartbeat for so long, rounds stop before they commit. 100 s: the reference gives tables away after 120 s.
+    pub lease_ms: u64,
+    /// Limits of a round.
+    pub round: RoundConfig,
+    /// What happens after a failed round.
+    pub retry: RetryConfig,
+    /// The most bytes that one read of the log may bring. 16 MiB.
+    pub fetch_max_bytes: u64,
+    /// Data files are closed at this size, unless the lake table says another (`target-file-size`). 256 MiB.
+    pub target_file_bytes: u64,
+    /// How often lag is looked up while someone watches. 2 s.
+    pub lag_ms: u64,
+    /// How long a stop waits for running rounds. 30 s.
+    pub stop_ms: u64,
+}
+
+/// User and password.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SaslConfig {
+    /// The user.
+    pub user: String,
+    /// The password; never shown.
+    #[serde(skip_serializing)]
+    pub password: String,
+}
+
+impl std::fmt::Debug for SaslConfig {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SaslConfig").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+/// Limits of one round of one table.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RoundConfig {
+    /// How long rows are read; not set means the table's freshness.
+    pub max_ms: Option<u64>,
+    /// Rows. 100 million.
+    pub max_rows: u64,
+    /// Bytes read from the log. 8 GiB.
+    pub max_bytes: u64,
+}
+
+/// Pauses after failed rounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct RetryConfig {
+    /// The first pause; each further one is twice as long. 1 s.
+    pub first_ms: u64,
+    /// The longest pause, and how often a table that needs a person is looked at. 5 min.
+    pub max_ms: u64,
+}
+
+impl Default for DaemonConfig {
+    fn default() -> Self {
+        Self {
+            bootstrap: vec!["127.0.0.1:9123".to_owned()],
+            warehouse: String::new(),
+            warehouse_options: BTreeMap::new(),
+            sasl: None,
+            foreign: None,
+            memory: 512 << 20,
+            cpu_permits: 0,
+            tables: 4,
+            open_buckets: 64,
+            heartbeat_ms: 1_000,
+            rpc_timeout_ms: 30_000,
+            lease_ms: 100_000,
+            round: RoundConfig::default(),
+            retry: RetryConfig::default(),
+            fetch_max_bytes: 16 << 20,
+            target_file_bytes: 256 << 20,
+            lag_ms: 2_000,
+            stop_ms: 30_000,
+        }
+    }
+}
+
+impl Default for RoundConfig {
+    fn default() -> Self {
+        Self { max_ms: None, max_rows: 100_000_000, max_bytes: 8 << 30 }
+    }
+}
+
+impl Default for RetryConfig {
+    fn default() -> Self {
+        Self { first_ms: 1_000, max_ms: 300_000 }
+    }
+}
+
+impl RetryConfig {
+    /// The pause after `failures` failed rounds in a row (from 1): doubled each time, up to the longest.
+    pub fn pause(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1).min(32);
+        let pause = self.first_ms.saturating_mul(1 << doublings);
+        Duration::from_millis(pause.min(self.max_ms))
+    }
+}
+
+impl DaemonConfig {
+    /// The number of batches decoded or encoded at the same time.
+    pub fn cpu_permits(&self) -> usize {
+        match self.cpu_permits {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            permits => permits,
+        }
+    }
+
+    /// The longest wait for one answer.
+    pub fn rpc_timeout(&self) -> Duration {
+        Duration::from_millis(self.rpc_timeout_ms)
+    }
+
+    /// What one read of the log may bring, so that the reads of all tables take at most a quarter of the memory.
+    pub fn fetch_bytes(&self) -> u64 {
+        let tables = u64::try_from(self.tables.max(1)).unwrap_or(1);
+        self.fetch_max_bytes.min(self.memory / 4 / tables)
+    }
+
+    /// All mistakes at once.
+    ///
+    /// # Errors
+    /// One [`Error::Config`] for each value that can't be used.
+    pub fn validate(&self) -> Result<(), Vec<Error>> {
+        let mut errors = Vec::new();
+        let mut check = |ok: bool, key: &'static str, reason: &str| {
+            if !ok {
+                errors.push(Error::Config { key, reason: reason.to_owned() });
+            }
+        };
+        check(!self.bootstrap.is_empty(), "bootstrap", "at least one address is needed");
+        check(!self.warehouse.is_empty(), "warehouse", "a folder or address is needed");
+        check(self.memory >= 32 << 20, "memory", "at least 32 MiB are needed");
+        check((1..=1_000).contains(&self.tables), "tables", "must be in 1..=1000");
+        check((1..=100_000).contains(&self.open_buckets), "open-buckets", "must be in 1..=100000");
+        check(self.heartbeat_ms >= 10, "heartbeat-ms", "must be at least 10");
+        check(self.heartbeat_ms < self.lease_ms, "lease-ms", "must be above heartbeat-ms");
+        check(self.rpc_timeout_ms >= 10, "rpc-timeout-ms", "must be at least 10");
+        check(self.fetch_max_bytes >= 1 << 10, "fetch-max-bytes", "must be at least 1024");
+        check(self.target_file_bytes >= 1 << 10, "target-file-bytes", "must be at least 1024");
+        check(self.round.max_ms != Some(0), "round.max-ms", "must be above 0");
+        check(self.round.max_rows > 0, "round.max-rows", "must be above 0");
+        check(self.round.max_bytes > 0, "round.max-bytes", "must be above 0");
+        check(self.retry.first_ms > 0, "retry.first-ms", "must be above 0");
+        check(self.retry.first_ms <= self.retry.max_ms, "retry.max-ms", "is below retry.first-ms");
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_mistakes_are_named_at_once() {
+        let config = DaemonConfig { memory: 0, tables: 0, ..DaemonConfig::default() };
+        let errors = config.validate().unwrap_err();
+        let keys: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        assert_eq!(keys.len(), 3, "{keys:?}");
+        assert!(keys[0].starts_with("warehouse"), "{keys:?}");
+    }
+
+    #[test]
+    fn pauses_double_up_to_the_longest() {
+        let retry = RetryConfig { first_ms: 100, max_ms: 1_000 };
+        let pauses: Vec<u128> = [1, 2, 3, 4, 5, 90].map(|n| retry.pause(n).as_millis()).to_vec();
+        assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        let sasl = SaslConfig { user: "u".to_owned(), password: "secret".to_owned() };
+        let config = DaemonConfig { sasl: Some(sasl), ..DaemonConfig::default() };
+        assert!(!format!("{config:?}").contains("secret"));
+        assert!(!serde_json::to_string(&config).unwrap().contains("secret"));
+    }
+}

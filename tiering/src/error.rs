@@ -1,0 +1,216 @@
+//! Why tiering failed, and what that means for the table.
+
+use weir_protocol::error_code::ErrorCode;
+use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath, TotalBuckets};
+
+use crate::round::{Epochs, Phase};
+
+/// Result with [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A source of any type, kept for the chain of reasons.
+pub type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// Why a round, or the daemon, failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A partition has no bucket count although the table's was changed: its true count is not known.
+    #[error("{table}: partition {partition} has no bucket count, at bucket layout epoch {epoch}")]
+    MissingBucketCount { table: TablePath, partition: String, epoch: i64 },
+    /// A bucket count below 1.
+    #[error("{table} (partition {partition:?}): {count} is no bucket count")]
+    BadBucketCount { table: TablePath, partition: Option<String>, count: TotalBuckets },
+    /// The lake's offsets name buckets that the partition does not have.
+    #[error("{table} (partition {partition:?}, {count} buckets): lake offsets of {}", listed(.buckets))]
+    StrayBuckets {
+        table: TablePath,
+        partition: Option<String>,
+        buckets: Vec<TableBucket>,
+        count: TotalBuckets,
+    },
+    /// An offset that enumeration needs was not given.
+    #[error("{table}: no offset of {bucket}")]
+    MissingOffset { table: TablePath, bucket: TableBucket },
+    /// The log no longer holds offsets that the lake lacks.
+    #[error("{table}: lost range {from}..{to} of {bucket}: the log starts at {to}")]
+    LostRange { table: TablePath, bucket: TableBucket, from: LogOffset, to: LogOffset },
+    /// A `weir-ranges` text that is none.
+    #[error("weir-ranges is unreadable: {reason}")]
+    BadRanges { reason: String },
+
+    /// A round was driven out of turn.
+    #[error("the round is {phase:?}, not {wanted:?}")]
+    WrongPhase { phase: Phase, wanted: Phase },
+    /// Two splits of one bucket in one round.
+    #[error("two splits of {bucket}")]
+    DuplicateSplit { bucket: TableBucket },
+    /// A split without offsets.
+    #[error("split {start}..{stop} of {bucket} is empty")]
+    EmptySplit { bucket: TableBucket, start: LogOffset, stop: LogOffset },
+    /// Two answers of one bucket in one round.
+    #[error("two results of {bucket}")]
+    DuplicateResult { bucket: TableBucket },
+    /// An answer of a bucket that has no split in the round.
+    #[error("a result of {bucket}, which has no split")]
+    UnknownResult { bucket: TableBucket },
+    /// An answer that contradicts its split.
+    #[error("result of {bucket} ends at {end:?} for {start}..{stop}: {reason}")]
+    BadResult {
+        bucket: TableBucket,
+        start: LogOffset,
+        stop: LogOffset,
+        end: Option<LogOffset>,
+        reason: &'static str,
+    },
+    /// A commit was asked for before all splits answered.
+    #[error("round {round}: {missing} of {count} splits did not answer")]
+    Incomplete { round: String, missing: usize, count: usize },
+
+    /// A call to the cluster failed; `code` is none if no answer came.
+    #[error("{call} failed")]
+    Cluster { call: &'static str, code: Option<ErrorCode>, source: Source },
+    /// An answer of the cluster that makes no sense.
+    #[error("{call}: {reason}")]
+    BadAnswer { call: &'static str, reason: String },
+    /// The lake table or its store failed.
+    #[error("lake table {table}")]
+    Lake { table: TablePath, source: weir_lake_format::Error },
+    /// The warehouse can't be opened.
+    #[error("warehouse {url}")]
+    Warehouse { url: String, source: weir_lake_format::Error },
+    /// Stored bytes of the log don't decode.
+    #[error("{table}: {bucket} at offset {offset}")]
+    Log { table: TablePath, bucket: TableBucket, offset: LogOffset, source: Source },
+    /// A column of the log that the lake table can't take.
+    #[error("{table}: {bucket}, offset {offset}, column {column}: {reason}")]
+    Column {
+        table: TablePath,
+        bucket: TableBucket,
+        offset: LogOffset,
+        column: String,
+        reason: String,
+    },
+    /// The lake table's columns don't fit the table's.
+    #[error("{table}: column {column}: {reason}")]
+    Schema { table: TablePath, column: String, reason: String },
+    /// The table is of a kind that is not tiered.
+    #[error("{table}: {reason}")]
+    Unsupported { table: TablePath, reason: &'static str },
+
+    /// The path now leads to another table.
+    #[error("{table}: was table {ours}, is now table {found}")]
+    Recreated { table: TablePath, ours: TableId, found: TableId },
+    /// The coordinator took the table away: this round must not commit.
+    #[error("{table}: the lease under epochs {epochs} is lost: {reason}")]
+    LeaseLost { table: TablePath, epochs: Epochs, reason: String },
+    /// Another worker committed since the round began, or holds a newer lease.
+    #[error("{table}: round under epochs {ours} is fenced: {reason}")]
+    Fenced { table: TablePath, ours: Epochs, reason: String },
+    /// A lake snapshot that the cluster did not know of was registered; the round starts anew from there.
+    #[error("{table}: lake snapshot {snapshot} was missing in the cluster and is registered now")]
+    Repaired { table: TablePath, snapshot: i64 },
+    /// The lake is behind what the cluster knows: snapshots were lost or the lake table replaced.
+    #[error("{table}: the cluster knows lake snapshot {known}, the lake ends at {latest:?}")]
+    LakeBehind { table: TablePath, known: i64, latest: Option<i64> },
+    /// A snapshot with our commit user that can't be registered.
+    #[error("{table}: lake snapshot {snapshot}: {reason}")]
+    ForeignHistory { table: TablePath, snapshot: i64, reason: String },
+    /// The lake commit may or may not have happened; the next round reads what is there.
+    #[error("{table}: the outcome of the lake commit of round {round} is unknown")]
+    UnknownCommit { table: TablePath, round: String, source: weir_lake_format::Error },
+
+    /// A task of the round panicked.
+    #[error("{table}: a worker panicked: {reason}")]
+    Panicked { table: TablePath, reason: String },
+    /// The daemon stops.
+    #[error("the daemon stops")]
+    Stopped,
+    /// A table that the daemon does not know.
+    #[error("{table} is not tiered here")]
+    UnknownTable { table: TablePath },
+    /// A configuration value that can't be used.
+    #[error("{key}: {reason}")]
+    Config { key: &'static str, reason: String },
+}
+
+/// What an error means for its table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Try again, after a pause that grows.
+    Retry,
+    /// Try again at once: something was put right.
+    Again,
+    /// A person must act; the table is tried again only now and then.
+    Pause,
+    /// The table is someone else's now, or gone: forget it.
+    Drop,
+}
+
+impl Error {
+    /// A failed call; `code` as the cluster answered.
+    pub fn cluster(call: &'static str, code: Option<ErrorCode>, source: impl Into<Source>) -> Self {
+        Error::Cluster { call, code, source: source.into() }
+    }
+
+    /// Whether the same work may succeed later, unchanged.
+    pub fn is_retriable(&self) -> bool {
+        matches!(self.verdict(), Verdict::Retry | Verdict::Again)
+    }
+
+    /// What the error means for its table.
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Error::Cluster { code: Some(ErrorCode::TableNotExist), .. }
+            | Error::LeaseLost { .. }
+            | Error::Fenced { .. }
+            | Error::Recreated { .. }
+            | Error::Stopped
+            | Error::UnknownTable { .. } => Verdict::Drop,
+            Error::Repaired { .. } => Verdict::Again,
+            Error::Cluster { .. }
+            | Error::BadAnswer { .. }
+            | Error::MissingOffset { .. }
+            | Error::UnknownCommit { .. }
+            | Error::Panicked { .. } => Verdict::Retry,
+            Error::Lake { source, .. } | Error::Warehouse { source, .. } => {
+                if source.is_retriable() { Verdict::Retry } else { Verdict::Pause }
+            }
+            Error::MissingBucketCount { .. }
+            | Error::BadBucketCount { .. }
+            | Error::StrayBuckets { .. }
+            | Error::LostRange { .. }
+            | Error::BadRanges { .. }
+            | Error::WrongPhase { .. }
+            | Error::DuplicateSplit { .. }
+            | Error::EmptySplit { .. }
+            | Error::DuplicateResult { .. }
+            | Error::UnknownResult { .. }
+            | Error::BadResult { .. }
+            | Error::Incomplete { .. }
+            | Error::Log { .. }
+            | Error::Column { .. }
+            | Error::Schema { .. }
+            | Error::Unsupported { .. }
+            | Error::LakeBehind { .. }
+            | Error::ForeignHistory { .. }
+            | Error::Config { .. } => Verdict::Pause,
+        }
+    }
+
+    /// The error with its chain of sources in one line.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            source = error.source();
+        }
+        text
+    }
+}
+
+fn listed(buckets: &[TableBucket]) -> String {
+    let names: Vec<String> = buckets.iter().map(TableBucket::to_string).collect();
+    names.join(", ")
+}

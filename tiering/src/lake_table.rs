@@ -1,0 +1,169 @@
+//! A table's place in the lake: its folder, its columns, and the partition and bucket that a split's rows go to.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+use weir_lake_format::datum::{Datum as LakeDatum, Timestamp};
+use weir_lake_format::options::{BucketMode, TableOptions};
+use weir_lake_format::partition::Partition;
+use weir_lake_format::paths::table_path;
+use weir_lake_format::schema::TableSchema;
+use weir_lake_format::store::open_warehouse;
+use weir_lake_format::table::Table;
+use weir_protocol::ids::TablePath;
+use weir_protocol::partition::{PartitionSpec, parse_value};
+use weir_protocol::row::Datum;
+
+use crate::cluster::TableInfo;
+use crate::error::{Error, Result};
+use crate::split::Split;
+
+/// The property that names another lake database than the table's own.
+const DATABASE_NAME: &str = "table.datalake.database-name";
+/// The property that names another lake table than the table's own name.
+const TABLE_NAME: &str = "table.datalake.table-name";
+
+/// Where lake tables are: `ROOT/DATABASE.db/TABLE`. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Warehouse {
+    store: Arc<dyn ObjectStore>,
+    root: Path,
+}
+
+/// An open lake table, with its schema as of the round's begin.
+#[derive(Clone, Debug)]
+pub struct LakeTable {
+    /// The table.
+    pub table: Table,
+    /// Its newest schema.
+    pub schema: Arc<TableSchema>,
+    path: TablePath,
+    mode: BucketMode,
+}
+
+impl Warehouse {
+    /// A warehouse in a store that is open already.
+    pub fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
+        Self { store, root }
+    }
+
+    /// Opens the warehouse at `url` with options of its store.
+    ///
+    /// # Errors
+    /// [`Error::Warehouse`] if the address or an option makes no sense.
+    pub fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        let (store, root) = open_warehouse(url, options)
+            .map_err(|source| Error::Warehouse { url: url.to_owned(), source })?;
+        Ok(Self { store, root })
+    }
+
+    /// The lake table of `path`, which the cluster made when tiering was enabled.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if it does not exist or can't be read; [`Error::Unsupported`] if it is no append table.
+    pub async fn table(
+        &self,
+        path: &TablePath,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<LakeTable> {
+        let lake = |source| Error::Lake { table: path.clone(), source };
+        let database = properties.get(DATABASE_NAME).unwrap_or(&path.database);
+        let name = properties.get(TABLE_NAME).unwrap_or(&path.table);
+        let root = table_path(&self.root, database, name).map_err(lake)?;
+        let table = Table::open(Arc::clone(&self.store), root).await.map_err(lake)?;
+        let schema = Arc::new(table.latest_schema().await.map_err(lake)?);
+        if schema.is_primary_key_table() {
+            let reason = "its lake table has a primary key; only log tables are tiered";
+            return Err(Error::Unsupported { table: path.clone(), reason });
+        }
+        let mode = schema.bucket_mode().map_err(lake)?;
+        Ok(LakeTable { table, schema, path: path.clone(), mode })
+    }
+}
+
+impl LakeTable {
+    /// The table's path in the cluster.
+    pub fn path(&self) -> &TablePath {
+        &self.path
+    }
+
+    /// The error of a lake call.
+    pub fn error(&self, source: weir_lake_format::Error) -> Error {
+        Error::Lake { table: self.path.clone(), source }
+    }
+
+    /// The lake bucket of a split, and the count that its files are stamped with: of bucket-unaware tables 0 and −1, else the
+    /// split's own bucket and its partition's own count. The count in the table's options is never used.
+    pub fn bucket(&self, split: &Split) -> (i32, i32) {
+        match self.mode {
+            BucketMode::Unaware => (0, -1),
+            _ => (split.bucket.bucket.0, split.total_buckets.0),
+        }
+    }
+
+    /// The size at which data files are closed, `default` if the table says none.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the table's option is no size.
+    pub fn target_file_bytes(&self, default: u64) -> Result<u64> {
+        let options = TableOptions::new(&self.schema.options);
+        match options.get("target-file-size") {
+            Some(_) => options.target_file_size(false).map_err(|e| self.error(e)),
+            None => Ok(default),
+        }
+    }
+
+    /// The partition of that name.
+    ///
+    /// # Errors
+    /// [`Error::Schema`] if the name does not fit the partition columns of both sides.
+    pub fn partition(&self, info: &TableInfo, name: Option<&str>) -> Result<Partition> {
+        let bad = |column: &str, reason: String| Error::Schema {
+            table: self.path.clone(),
+            column: column.to_owned(),
+            reason,
+        };
+        if info.partition_keys != self.schema.partition_keys {
+            let (ours, lakes) = (&info.partition_keys, &self.schema.partition_keys);
+            return Err(bad("(partition keys)", format!("{ours:?} here, {lakes:?} in the lake")));
+        }
+        let Some(name) = name else { return Ok(Partition::unpartitioned()) };
+        let spec = PartitionSpec::from_name(&info.partition_keys, name)
+            .map_err(|e| bad("(partition keys)", e.to_string()))?;
+        let mut values = Vec::with_capacity(spec.0.len());
+        for (key, text) in &spec.0 {
+            let column =
+                info.schema.column(key).ok_or_else(|| bad(key, "is no column".to_owned()))?;
+            let value =
+                parse_value(text, &column.ty.kind).map_err(|e| bad(key, e.to_string()))?;
+            let value = lake_value(value)
+                .ok_or_else(|| bad(key, "is of no type to partition by".to_owned()))?;
+            values.push(value);
+        }
+        Partition::new(values, &self.schema).map_err(|e| self.error(e))
+    }
+}
+
+fn lake_value(value: Datum) -> Option<LakeDatum> {
+    Some(match value {
+        Datum::Null => LakeDatum::Null,
+        Datum::Boolean(value) => LakeDatum::Boolean(value),
+        Datum::TinyInt(value) => LakeDatum::TinyInt(value),
+        Datum::SmallInt(value) => LakeDatum::SmallInt(value),
+        Datum::Int(value) => LakeDatum::Int(value),
+        Datum::BigInt(value) => LakeDatum::BigInt(value),
+        Datum::Float(value) => LakeDatum::Float(value),
+        Datum::Double(value) => LakeDatum::Double(value),
+        Datum::Decimal(value) => LakeDatum::Decimal(value),
+        Datum::String(value) => LakeDatum::String(value),
+        Datum::Bytes(value) => LakeDatum::Bytes(value),
+        Datum::Date(value) => LakeDatum::Date(value),
+        Datum::Time(value) => LakeDatum::Time(value),
+        Datum::Timestamp { millis, nanos } => {
+            LakeDatum::Timestamp(Timestamp { millis, nanos_of_milli: nanos })
+        }
+        Datum::Array(_) | Datum::Map(_) | Datum::Row(_) => return None,
+    })
+}

@@ -1,0 +1,136 @@
+//! The source of a round: one task that reads the logs of all open splits of a table, within the memory budget.
+
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use weir_protocol::ids::TableBucket;
+
+use crate::cluster::{Fetched, LogReader};
+use crate::error::Result;
+use crate::memory::{MemoryBudget, Reservation};
+use crate::split::Split;
+
+/// The longest wait of one read when nothing comes.
+const MAX_WAIT: Duration = Duration::from_millis(500);
+/// The pause after a read that brought nothing but trouble.
+const FAULT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the source is told.
+#[derive(Debug)]
+enum Command {
+    Add(Split),
+    Remove(TableBucket),
+}
+
+/// What one read brought, and the memory that holds it.
+#[derive(Debug)]
+pub struct Delivery {
+    /// Per bucket.
+    pub fetched: Vec<Fetched>,
+    /// Room for all batches; split it among them.
+    pub memory: Reservation,
+}
+
+/// The caller's end of the source.
+#[derive(Debug)]
+pub struct Source {
+    commands: mpsc::Sender<Command>,
+    deliveries: mpsc::Receiver<Result<Delivery>>,
+}
+
+/// The task's end of the source; [`SourceTask::run`] is the task.
+#[derive(Debug)]
+pub struct SourceTask {
+    commands: mpsc::Receiver<Command>,
+    deliveries: mpsc::Sender<Result<Delivery>>,
+    budget: MemoryBudget,
+    fetch_bytes: u64,
+}
+
+/// A source for at most `splits` splits; each read brings about `fetch_bytes`.
+pub fn source(splits: usize, budget: MemoryBudget, fetch_bytes: u64) -> (Source, SourceTask) {
+    // Each split is added and removed once, so there is always room for a command.
+    let (commands_in, commands) = mpsc::channel(splits.saturating_mul(2).max(1));
+    let (deliveries_in, deliveries) = mpsc::channel(1);
+    let source = Source { commands: commands_in, deliveries };
+    (source, SourceTask { commands, deliveries: deliveries_in, budget, fetch_bytes })
+}
+
+impl Source {
+    /// Reads `split` from now on.
+    pub fn add(&self, split: &Split) {
+        // Room is there; a task that has ended shows in `next`.
+        let _ = self.commands.try_send(Command::Add(split.clone()));
+    }
+
+    /// Reads the bucket no more.
+    pub fn remove(&self, bucket: TableBucket) {
+        let _ = self.commands.try_send(Command::Remove(bucket));
+    }
+
+    /// The next delivery; `None` if the task has ended. Safe to cancel.
+    pub async fn next(&mut self) -> Option<Result<Delivery>> {
+        self.deliveries.recv().await
+    }
+}
+
+impl SourceTask {
+    /// Reads until the caller's end is dropped, the token is cancelled or reading fails as a whole.
+    pub async fn run(mut self, mut reader: Box<dyn LogReader>, cancel: CancellationToken) {
+        tokio::select! {
+            () = cancel.cancelled() => {}
+            () = self.read(reader.as_mut()) => {}
+        }
+    }
+
+    async fn read(&mut self, reader: &mut dyn LogReader) {
+        let mut open = 0_usize;
+        loop {
+            if open == 0 {
+                match self.commands.recv().await {
+                    Some(command) => obey(reader, command, &mut open),
+                    None => return,
+                }
+            }
+            while let Ok(command) = self.commands.try_recv() {
+                obey(reader, command, &mut open);
+            }
+            if open == 0 {
+                continue;
+            }
+            let mut memory = self.budget.reserve(self.fetch_bytes).await;
+            let delivery = match reader.poll(MAX_WAIT).await {
+                Ok(fetched) if fetched.is_empty() => continue,
+                Ok(fetched) => {
+                    let bytes = fetched.iter().flat_map(|f| &f.batches).map(|b| b.bytes.len()).sum();
+                    memory.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
+                    Ok(Delivery { fetched, memory })
+                }
+                Err(error) => Err(error),
+            };
+            let over = delivery.is_err();
+            let fruitless =
+                matches!(&delivery, Ok(d) if d.fetched.iter().all(|f| f.batches.is_empty()));
+            if self.deliveries.send(delivery).await.is_err() || over {
+                return;
+            }
+            if fruitless {
+                tokio::time::sleep(FAULT_PAUSE).await;
+            }
+        }
+    }
+}
+
+fn obey(reader: &mut dyn LogReader, command: Command, open: &mut usize) {
+    match command {
+        Command::Add(split) => {
+            reader.add(&split);
+            *open += 1;
+        }
+        Command::Remove(bucket) => {
+            reader.remove(bucket);
+            *open = open.saturating_sub(1);
+        }
+    }
+}
