@@ -15,7 +15,7 @@ use arrow::datatypes::{
     TimestampNanosecondType, TimestampSecondType,
 };
 use arrow::error::ArrowError;
-use weir_lake_format::schema::TableSchema;
+use weir_lake_format::TableSchema;
 use weir_protocol::ids::{LogOffset, TableBucket, TablePath};
 use weir_protocol::schema::Schema;
 

@@ -62,7 +62,9 @@ pub struct SaslConfig {
 
 impl std::fmt::Debug for SaslConfig {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SaslConfig").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("SaslConfig")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -115,13 +117,20 @@ impl Default for DaemonConfig {
 
 impl Default for RoundConfig {
     fn default() -> Self {
-        Self { max_ms: None, max_rows: 100_000_000, max_bytes: 8 << 30 }
+        Self {
+            max_ms: None,
+            max_rows: 100_000_000,
+            max_bytes: 8 << 30,
+        }
     }
 }
 
 impl Default for RetryConfig {
     fn default() -> Self {
-        Self { first_ms: 1_000, max_ms: 300_000 }
+        Self {
+            first_ms: 1_000,
+            max_ms: 300_000,
+        }
     }
 }
 
@@ -162,25 +171,84 @@ impl DaemonConfig {
         let mut errors = Vec::new();
         let mut check = |ok: bool, key: &'static str, reason: &str| {
             if !ok {
-                errors.push(Error::Config { key, reason: reason.to_owned() });
+                errors.push(Error::Config {
+                    key,
+                    reason: reason.to_owned(),
+                });
             }
         };
-        check(!self.bootstrap.is_empty(), "bootstrap", "at least one address is needed");
-        check(!self.warehouse.is_empty(), "warehouse", "a folder or address is needed");
-        check(self.memory >= 32 << 20, "memory", "at least 32 MiB are needed");
-        check((1..=1_000).contains(&self.tables), "tables", "must be in 1..=1000");
-        check((1..=100_000).contains(&self.open_buckets), "open-buckets", "must be in 1..=100000");
-        check(self.heartbeat_ms >= 10, "heartbeat-ms", "must be at least 10");
-        check(self.heartbeat_ms < self.lease_ms, "lease-ms", "must be above heartbeat-ms");
-        check(self.rpc_timeout_ms >= 10, "rpc-timeout-ms", "must be at least 10");
-        check(self.fetch_max_bytes >= 1 << 10, "fetch-max-bytes", "must be at least 1024");
-        check(self.target_file_bytes >= 1 << 10, "target-file-bytes", "must be at least 1024");
-        check(self.round.max_ms != Some(0), "round.max-ms", "must be above 0");
+        check(
+            !self.bootstrap.is_empty(),
+            "bootstrap",
+            "at least one address is needed",
+        );
+        check(
+            !self.warehouse.is_empty(),
+            "warehouse",
+            "a folder or address is needed",
+        );
+        check(
+            self.memory >= 32 << 20,
+            "memory",
+            "at least 32 MiB are needed",
+        );
+        check(
+            (1..=1_000).contains(&self.tables),
+            "tables",
+            "must be in 1..=1000",
+        );
+        check(
+            (1..=100_000).contains(&self.open_buckets),
+            "open-buckets",
+            "must be in 1..=100000",
+        );
+        check(
+            self.heartbeat_ms >= 10,
+            "heartbeat-ms",
+            "must be at least 10",
+        );
+        check(
+            self.heartbeat_ms < self.lease_ms,
+            "lease-ms",
+            "must be above heartbeat-ms",
+        );
+        check(
+            self.rpc_timeout_ms >= 10,
+            "rpc-timeout-ms",
+            "must be at least 10",
+        );
+        check(
+            self.fetch_max_bytes >= 1 << 10,
+            "fetch-max-bytes",
+            "must be at least 1024",
+        );
+        check(
+            self.target_file_bytes >= 1 << 10,
+            "target-file-bytes",
+            "must be at least 1024",
+        );
+        check(
+            self.round.max_ms != Some(0),
+            "round.max-ms",
+            "must be above 0",
+        );
         check(self.round.max_rows > 0, "round.max-rows", "must be above 0");
-        check(self.round.max_bytes > 0, "round.max-bytes", "must be above 0");
+        check(
+            self.round.max_bytes > 0,
+            "round.max-bytes",
+            "must be above 0",
+        );
         check(self.retry.first_ms > 0, "retry.first-ms", "must be above 0");
-        check(self.retry.first_ms <= self.retry.max_ms, "retry.max-ms", "is below retry.first-ms");
-        if errors.is_empty() { Ok(()) } else { Err(errors) }
+        check(
+            self.retry.first_ms <= self.retry.max_ms,
+            "retry.max-ms",
+            "is below retry.first-ms",
+        );
+        if errors.is_empty() {
+            Ok(())
+        } else {
+            Err(errors)
+        }
     }
 }
 
@@ -190,7 +258,11 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_named_at_once() {
-        let config = DaemonConfig { memory: 0, tables: 0, ..DaemonConfig::default() };
+        let config = DaemonConfig {
+            memory: 0,
+            tables: 0,
+            ..DaemonConfig::default()
+        };
         let errors = config.validate().unwrap_err();
         let keys: Vec<String> = errors.iter().map(ToString::to_string).collect();
         assert_eq!(keys.len(), 3, "{keys:?}");
@@ -199,15 +271,26 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest() {
-        let retry = RetryConfig { first_ms: 100, max_ms: 1_000 };
-        let pauses: Vec<u128> = [1, 2, 3, 4, 5, 90].map(|n| retry.pause(n).as_millis()).to_vec();
+        let retry = RetryConfig {
+            first_ms: 100,
+            max_ms: 1_000,
+        };
+        let pauses: Vec<u128> = [1, 2, 3, 4, 5, 90]
+            .map(|n| retry.pause(n).as_millis())
+            .to_vec();
         assert_eq!(pauses, [100, 200, 400, 800, 1_000, 1_000]);
     }
 
     #[test]
     fn a_password_is_never_shown() {
-        let sasl = SaslConfig { user: "u".to_owned(), password: "secret".to_owned() };
-        let config = DaemonConfig { sasl: Some(sasl), ..DaemonConfig::default() };
+        let sasl = SaslConfig {
+            user: "u".to_owned(),
+            password: "secret".to_owned(),
+        };
+        let config = DaemonConfig {
+            sasl: Some(sasl),
+            ..DaemonConfig::default()
+        };
         assert!(!format!("{config:?}").contains("secret"));
         assert!(!serde_json::to_string(&config).unwrap().contains("secret"));
     }

@@ -50,8 +50,11 @@ impl BucketGroup {
     /// All buckets of the group: `0..total_buckets`.
     pub fn buckets(&self, table: TableId) -> impl Iterator<Item = TableBucket> + '_ {
         let partition = self.partition;
-        (0..self.total_buckets.0)
-            .map(move |bucket| TableBucket { table, partition, bucket: BucketId(bucket) })
+        (0..self.total_buckets.0).map(move |bucket| TableBucket {
+            table,
+            partition,
+            bucket: BucketId(bucket),
+        })
     }
 }
 
@@ -76,7 +79,11 @@ pub struct Offsets {
 pub fn bucket_groups(table: &TableView) -> Result<Vec<BucketGroup>> {
     let Some(partitions) = &table.partitions else {
         let total_buckets = checked(table, None, table.bucket_count)?;
-        return Ok(vec![BucketGroup { partition: None, name: None, total_buckets }]);
+        return Ok(vec![BucketGroup {
+            partition: None,
+            name: None,
+            total_buckets,
+        }]);
     };
     let mut groups = Vec::with_capacity(partitions.len());
     for partition in partitions {
@@ -120,7 +127,13 @@ pub fn enumerate(table: &TableView, offsets: &Offsets) -> Result<Vec<Split>> {
             if let Some((start, stop)) = range_of(table, bucket, offsets)? {
                 let partition = group.name.clone();
                 let total_buckets = group.total_buckets;
-                splits.push(Split { bucket, partition, total_buckets, start, stop });
+                splits.push(Split {
+                    bucket,
+                    partition,
+                    total_buckets,
+                    start,
+                    stop,
+                });
             }
         }
     }
@@ -132,7 +145,10 @@ fn range_of(
     bucket: TableBucket,
     offsets: &Offsets,
 ) -> Result<Option<(LogOffset, LogOffset)>> {
-    let missing = || Error::MissingOffset { table: table.path.clone(), bucket };
+    let missing = || Error::MissingOffset {
+        table: table.path.clone(),
+        bucket,
+    };
     let latest = *offsets.latest.get(&bucket).ok_or_else(missing)?;
     if latest.0 <= 0 {
         return Ok(None);
@@ -144,7 +160,11 @@ fn range_of(
     Ok((start < latest).then_some((start, latest)))
 }
 
-fn checked(table: &TableView, partition: Option<&str>, count: TotalBuckets) -> Result<TotalBuckets> {
+fn checked(
+    table: &TableView,
+    partition: Option<&str>,
+    count: TotalBuckets,
+) -> Result<TotalBuckets> {
     if count.0 < 1 {
         return Err(Error::BadBucketCount {
             table: table.path.clone(),
@@ -160,11 +180,13 @@ fn refuse_strays(
     groups: &[BucketGroup],
     lake: &BTreeMap<TableBucket, LogOffset>,
 ) -> Result<()> {
-    let counts: BTreeMap<Option<PartitionId>, &BucketGroup> =
-        groups.iter().map(|group| (group.partition, group)).collect();
+    let counts: BTreeMap<Option<PartitionId>, &BucketGroup> = groups
+        .iter()
+        .map(|group| (group.partition, group))
+        .collect();
     for bucket in lake.keys() {
-        let fits_table = bucket.table == table.id
-            && bucket.partition.is_some() == table.partitions.is_some();
+        let fits_table =
+            bucket.table == table.id && bucket.partition.is_some() == table.partitions.is_some();
         // A live table's partition that is gone was dropped; its offsets stay in old files.
         let group = counts.get(&bucket.partition);
         let in_range = group.is_none_or(|g| (0..g.total_buckets.0).contains(&bucket.bucket.0));
@@ -190,7 +212,12 @@ fn stray(
         .copied()
         .collect();
     let partition = group.and_then(|g| g.name.clone());
-    Error::StrayBuckets { table: table.path.clone(), partition, buckets, count }
+    Error::StrayBuckets {
+        table: table.path.clone(),
+        partition,
+        buckets,
+        count,
+    }
 }
 
 #[cfg(test)]

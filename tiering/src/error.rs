@@ -12,14 +12,26 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 pub type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 
 /// Why a round, or the daemon, failed.
+#[allow(
+    missing_docs,
+    reason = "each field is named for what it holds, and each message uses all of them"
+)]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A partition has no bucket count although the table's was changed: its true count is not known.
     #[error("{table}: partition {partition} has no bucket count, at bucket layout epoch {epoch}")]
-    MissingBucketCount { table: TablePath, partition: String, epoch: i64 },
+    MissingBucketCount {
+        table: TablePath,
+        partition: String,
+        epoch: i64,
+    },
     /// A bucket count below 1.
     #[error("{table} (partition {partition:?}): {count} is no bucket count")]
-    BadBucketCount { table: TablePath, partition: Option<String>, count: TotalBuckets },
+    BadBucketCount {
+        table: TablePath,
+        partition: Option<String>,
+        count: TotalBuckets,
+    },
     /// The lake's offsets name buckets that the partition does not have.
     #[error("{table} (partition {partition:?}, {count} buckets): lake offsets of {}", listed(.buckets))]
     StrayBuckets {
@@ -30,10 +42,18 @@ pub enum Error {
     },
     /// An offset that enumeration needs was not given.
     #[error("{table}: no offset of {bucket}")]
-    MissingOffset { table: TablePath, bucket: TableBucket },
+    MissingOffset {
+        table: TablePath,
+        bucket: TableBucket,
+    },
     /// The log no longer holds offsets that the lake lacks.
     #[error("{table}: lost range {from}..{to} of {bucket}: the log starts at {to}")]
-    LostRange { table: TablePath, bucket: TableBucket, from: LogOffset, to: LogOffset },
+    LostRange {
+        table: TablePath,
+        bucket: TableBucket,
+        from: LogOffset,
+        to: LogOffset,
+    },
     /// A `weir-ranges` text that is none.
     #[error("weir-ranges is unreadable: {reason}")]
     BadRanges { reason: String },
@@ -46,7 +66,11 @@ pub enum Error {
     DuplicateSplit { bucket: TableBucket },
     /// A split without offsets.
     #[error("split {start}..{stop} of {bucket} is empty")]
-    EmptySplit { bucket: TableBucket, start: LogOffset, stop: LogOffset },
+    EmptySplit {
+        bucket: TableBucket,
+        start: LogOffset,
+        stop: LogOffset,
+    },
     /// Two answers of one bucket in one round.
     #[error("two results of {bucket}")]
     DuplicateResult { bucket: TableBucket },
@@ -64,23 +88,42 @@ pub enum Error {
     },
     /// A commit was asked for before all splits answered.
     #[error("round {round}: {missing} of {count} splits did not answer")]
-    Incomplete { round: String, missing: usize, count: usize },
+    Incomplete {
+        round: String,
+        missing: usize,
+        count: usize,
+    },
 
     /// A call to the cluster failed; `code` is none if no answer came.
     #[error("{call} failed")]
-    Cluster { call: &'static str, code: Option<ErrorCode>, source: Source },
+    Cluster {
+        call: &'static str,
+        code: Option<ErrorCode>,
+        source: Source,
+    },
     /// An answer of the cluster that makes no sense.
     #[error("{call}: {reason}")]
     BadAnswer { call: &'static str, reason: String },
     /// The lake table or its store failed.
     #[error("lake table {table}")]
-    Lake { table: TablePath, source: weir_lake_format::Error },
+    Lake {
+        table: TablePath,
+        source: weir_lake_format::Error,
+    },
     /// The warehouse can't be opened.
     #[error("warehouse {url}")]
-    Warehouse { url: String, source: weir_lake_format::Error },
+    Warehouse {
+        url: String,
+        source: weir_lake_format::Error,
+    },
     /// Stored bytes of the log don't decode.
     #[error("{table}: {bucket} at offset {offset}")]
-    Log { table: TablePath, bucket: TableBucket, offset: LogOffset, source: Source },
+    Log {
+        table: TablePath,
+        bucket: TableBucket,
+        offset: LogOffset,
+        source: Source,
+    },
     /// A column of the log that the lake table can't take.
     #[error("{table}: {bucket}, offset {offset}, column {column}: {reason}")]
     Column {
@@ -92,32 +135,63 @@ pub enum Error {
     },
     /// The lake table's columns don't fit the table's.
     #[error("{table}: column {column}: {reason}")]
-    Schema { table: TablePath, column: String, reason: String },
+    Schema {
+        table: TablePath,
+        column: String,
+        reason: String,
+    },
     /// The table is of a kind that is not tiered.
     #[error("{table}: {reason}")]
-    Unsupported { table: TablePath, reason: &'static str },
+    Unsupported {
+        table: TablePath,
+        reason: &'static str,
+    },
 
     /// The path now leads to another table.
     #[error("{table}: was table {ours}, is now table {found}")]
-    Recreated { table: TablePath, ours: TableId, found: TableId },
+    Recreated {
+        table: TablePath,
+        ours: TableId,
+        found: TableId,
+    },
     /// The coordinator took the table away: this round must not commit.
     #[error("{table}: the lease under epochs {epochs} is lost: {reason}")]
-    LeaseLost { table: TablePath, epochs: Epochs, reason: String },
+    LeaseLost {
+        table: TablePath,
+        epochs: Epochs,
+        reason: String,
+    },
     /// Another worker committed since the round began, or holds a newer lease.
     #[error("{table}: round under epochs {ours} is fenced: {reason}")]
-    Fenced { table: TablePath, ours: Epochs, reason: String },
+    Fenced {
+        table: TablePath,
+        ours: Epochs,
+        reason: String,
+    },
     /// A lake snapshot that the cluster did not know of was registered; the round starts anew from there.
     #[error("{table}: lake snapshot {snapshot} was missing in the cluster and is registered now")]
     Repaired { table: TablePath, snapshot: i64 },
     /// The lake is behind what the cluster knows: snapshots were lost or the lake table replaced.
     #[error("{table}: the cluster knows lake snapshot {known}, the lake ends at {latest:?}")]
-    LakeBehind { table: TablePath, known: i64, latest: Option<i64> },
+    LakeBehind {
+        table: TablePath,
+        known: i64,
+        latest: Option<i64>,
+    },
     /// A snapshot with our commit user that can't be registered.
     #[error("{table}: lake snapshot {snapshot}: {reason}")]
-    ForeignHistory { table: TablePath, snapshot: i64, reason: String },
+    ForeignHistory {
+        table: TablePath,
+        snapshot: i64,
+        reason: String,
+    },
     /// The lake commit may or may not have happened; the next round reads what is there.
     #[error("{table}: the outcome of the lake commit of round {round} is unknown")]
-    UnknownCommit { table: TablePath, round: String, source: weir_lake_format::Error },
+    UnknownCommit {
+        table: TablePath,
+        round: String,
+        source: weir_lake_format::Error,
+    },
 
     /// A task of the round panicked.
     #[error("{table}: a worker panicked: {reason}")]
@@ -149,7 +223,11 @@ pub enum Verdict {
 impl Error {
     /// A failed call; `code` as the cluster answered.
     pub fn cluster(call: &'static str, code: Option<ErrorCode>, source: impl Into<Source>) -> Self {
-        Error::Cluster { call, code, source: source.into() }
+        Error::Cluster {
+            call,
+            code,
+            source: source.into(),
+        }
     }
 
     /// Whether the same work may succeed later, unchanged.
@@ -160,7 +238,10 @@ impl Error {
     /// What the error means for its table.
     pub fn verdict(&self) -> Verdict {
         match self {
-            Error::Cluster { code: Some(ErrorCode::TableNotExist), .. }
+            Error::Cluster {
+                code: Some(ErrorCode::TableNotExist),
+                ..
+            }
             | Error::LeaseLost { .. }
             | Error::Fenced { .. }
             | Error::Recreated { .. }
@@ -173,7 +254,11 @@ impl Error {
             | Error::UnknownCommit { .. }
             | Error::Panicked { .. } => Verdict::Retry,
             Error::Lake { source, .. } | Error::Warehouse { source, .. } => {
-                if source.is_retriable() { Verdict::Retry } else { Verdict::Pause }
+                if source.is_retriable() {
+                    Verdict::Retry
+                } else {
+                    Verdict::Pause
+                }
             }
             Error::MissingBucketCount { .. }
             | Error::BadBucketCount { .. }

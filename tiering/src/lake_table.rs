@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use object_store::ObjectStore;
 use object_store::path::Path;
-use weir_lake_format::datum::{Datum as LakeDatum, Timestamp};
-use weir_lake_format::options::{BucketMode, TableOptions};
-use weir_lake_format::partition::Partition;
+use weir_lake_format::{Datum as LakeDatum, Timestamp};
 use weir_lake_format::paths::table_path;
-use weir_lake_format::schema::TableSchema;
 use weir_lake_format::store::open_warehouse;
-use weir_lake_format::table::Table;
+use weir_lake_format::{BucketMode, Partition, Table, TableOptions, TableSchema};
 use weir_protocol::ids::TablePath;
 use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::row::Datum;

@@ -46,9 +46,14 @@ impl State {
 impl MemoryBudget {
     /// A budget of `limit_bytes`.
     pub fn new(limit_bytes: u64) -> Self {
-        let shared =
-            Shared { limit_bytes, state: Mutex::new(State::default()), freed: Notify::new() };
-        Self { shared: Arc::new(shared) }
+        let shared = Shared {
+            limit_bytes,
+            state: Mutex::new(State::default()),
+            freed: Notify::new(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
     }
 
     /// The limit.
@@ -88,7 +93,10 @@ impl MemoryBudget {
             return None;
         }
         state.change(0, bytes);
-        Some(Reservation { shared: Arc::clone(&self.shared), bytes })
+        Some(Reservation {
+            shared: Arc::clone(&self.shared),
+            bytes,
+        })
     }
 
     /// Room for one open writer, 0 at first.
@@ -97,8 +105,18 @@ impl MemoryBudget {
         let id = state.next_writer;
         state.next_writer += 1;
         let roll = Arc::new(Notify::new());
-        state.writers.insert(id, Writer { bytes: 0, roll: Arc::clone(&roll) });
-        WriterMemory { budget: self.clone(), id, roll }
+        state.writers.insert(
+            id,
+            Writer {
+                bytes: 0,
+                roll: Arc::clone(&roll),
+            },
+        );
+        WriterMemory {
+            budget: self.clone(),
+            id,
+            roll,
+        }
     }
 
     fn ask_largest_writer(&self) {
@@ -137,7 +155,10 @@ impl Reservation {
     pub fn split(&mut self, bytes: u64) -> Reservation {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
-        Reservation { shared: Arc::clone(&self.shared), bytes }
+        Reservation {
+            shared: Arc::clone(&self.shared),
+            bytes,
+        }
     }
 }
 
@@ -160,10 +181,15 @@ impl WriterMemory {
     pub fn set(&self, bytes: u64) {
         let (shrunk, over) = {
             let mut state = self.budget.shared.state.lock();
-            let Some(writer) = state.writers.get_mut(&self.id) else { return };
+            let Some(writer) = state.writers.get_mut(&self.id) else {
+                return;
+            };
             let before = std::mem::replace(&mut writer.bytes, bytes);
             state.change(before, bytes);
-            (bytes < before, state.used_bytes > self.budget.shared.limit_bytes)
+            (
+                bytes < before,
+                state.used_bytes > self.budget.shared.limit_bytes,
+            )
         };
         if shrunk {
             self.budget.shared.freed.notify_waiters();
@@ -183,7 +209,9 @@ impl Drop for WriterMemory {
     fn drop(&mut self) {
         {
             let mut state = self.budget.shared.state.lock();
-            let Some(writer) = state.writers.remove(&self.id) else { return };
+            let Some(writer) = state.writers.remove(&self.id) else {
+                return;
+            };
             state.change(writer.bytes, 0);
         }
         self.budget.shared.freed.notify_waiters();
@@ -245,7 +273,10 @@ mod tests {
         let budget = MemoryBudget::new(100);
         let mut whole = budget.reserve(60).await;
         let mut part = whole.split(25);
-        assert_eq!((whole.bytes(), part.bytes(), budget.used_bytes()), (35, 25, 60));
+        assert_eq!(
+            (whole.bytes(), part.bytes(), budget.used_bytes()),
+            (35, 25, 60)
+        );
         part.resize(50);
         assert_eq!(budget.used_bytes(), 85);
         drop(whole);

@@ -77,16 +77,30 @@ pub fn to_text(ranges: &[BucketRange]) -> String {
         let entry = (range.bucket.0, range.start.0, range.end.0, range.rows);
         groups.entry(key).or_default().push(entry);
     }
-    let groups = groups.into_iter().map(|((partition_id, partition), mut buckets)| {
-        buckets.sort_unstable();
-        Group { partition_id, partition: partition.map(str::to_owned), buckets }
-    });
-    render(&Document { version: VERSION, groups: Some(groups.collect()), file: None })
+    let groups = groups
+        .into_iter()
+        .map(|((partition_id, partition), mut buckets)| {
+            buckets.sort_unstable();
+            Group {
+                partition_id,
+                partition: partition.map(str::to_owned),
+                buckets,
+            }
+        });
+    render(&Document {
+        version: VERSION,
+        groups: Some(groups.collect()),
+        file: None,
+    })
 }
 
 /// The text that names a file (relative to the table's folder) in place of the ranges.
 pub fn file_reference(file: &str) -> String {
-    render(&Document { version: VERSION, groups: None, file: Some(file.to_owned()) })
+    render(&Document {
+        version: VERSION,
+        groups: None,
+        file: Some(file.to_owned()),
+    })
 }
 
 /// Reads the property or the file it names.
@@ -97,7 +111,9 @@ pub fn parse(text: &str) -> Result<RangesProperty> {
     let bad = |reason: String| Error::BadRanges { reason };
     let Versioned { version } = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
     if version != VERSION {
-        return Err(bad(format!("version {version} is not {VERSION}, the only one known")));
+        return Err(bad(format!(
+            "version {version} is not {VERSION}, the only one known"
+        )));
     }
     let document: Document = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
     match (document.groups, document.file) {
@@ -161,7 +177,10 @@ mod tests {
     fn a_file_reference_reads_back() {
         let text = file_reference("weir/ranges-1.json");
         assert_eq!(text, r#"{"version":1,"file":"weir/ranges-1.json"}"#);
-        assert_eq!(parse(&text).unwrap(), RangesProperty::File("weir/ranges-1.json".to_owned()));
+        assert_eq!(
+            parse(&text).unwrap(),
+            RangesProperty::File("weir/ranges-1.json".to_owned())
+        );
     }
 
     #[test]
@@ -174,7 +193,10 @@ mod tests {
             "[]",
             "",
         ] {
-            assert!(matches!(parse(text), Err(Error::BadRanges { .. })), "{text}");
+            assert!(
+                matches!(parse(text), Err(Error::BadRanges { .. })),
+                "{text}"
+            );
         }
     }
 

@@ -175,12 +175,20 @@ impl<F> Round<F> {
     /// [`Error::WrongPhase`] out of turn; [`Error::DuplicateSplit`] if two splits name one bucket;
     /// [`Error::EmptySplit`] if one has no offsets.
     pub fn write(&mut self, splits: Vec<Split>) -> Result<()> {
-        let next = if splits.is_empty() { Phase::Reporting } else { Phase::Writing };
+        let next = if splits.is_empty() {
+            Phase::Reporting
+        } else {
+            Phase::Writing
+        };
         self.step(Phase::Splitting, next)?;
         for split in splits {
             let bucket = split.bucket;
             if split.start >= split.stop {
-                return Err(Error::EmptySplit { bucket, start: split.start, stop: split.stop });
+                return Err(Error::EmptySplit {
+                    bucket,
+                    start: split.start,
+                    stop: split.stop,
+                });
             }
             if self.splits.insert(bucket, split).is_some() {
                 return Err(Error::DuplicateSplit { bucket });
@@ -223,10 +231,16 @@ impl<F> Round<F> {
     /// a second answer, [`Error::BadResult`] for one that contradicts its split: the round must fail.
     pub fn add(&mut self, result: SplitResult<F>) -> Result<usize> {
         if self.phase != Phase::Writing {
-            return Err(Error::WrongPhase { phase: self.phase, wanted: Phase::Writing });
+            return Err(Error::WrongPhase {
+                phase: self.phase,
+                wanted: Phase::Writing,
+            });
         }
         let bucket = result.bucket;
-        let split = self.splits.get(&bucket).ok_or(Error::UnknownResult { bucket })?;
+        let split = self
+            .splits
+            .get(&bucket)
+            .ok_or(Error::UnknownResult { bucket })?;
         if self.results.contains_key(&bucket) {
             return Err(Error::DuplicateResult { bucket });
         }
@@ -240,10 +254,20 @@ impl<F> Round<F> {
     /// # Errors
     /// [`Error::WrongPhase`] out of turn, [`Error::Incomplete`] while answers are out.
     pub fn commit(&mut self) -> Result<Committable<F>> {
+        if self.phase != Phase::Writing {
+            return Err(Error::WrongPhase {
+                phase: self.phase,
+                wanted: Phase::Writing,
+            });
+        }
         let missing = self.splits.len() - self.results.len();
         if missing > 0 {
             let count = self.splits.len();
-            return Err(Error::Incomplete { round: self.id.clone(), missing, count });
+            return Err(Error::Incomplete {
+                round: self.id.clone(),
+                missing,
+                count,
+            });
         }
         self.step(Phase::Writing, Phase::Committing)?;
         let mut out = Committable {
@@ -257,7 +281,9 @@ impl<F> Round<F> {
             faults: Vec::new(),
         };
         for (bucket, result) in std::mem::take(&mut self.results) {
-            let Some(split) = self.splits.get(&bucket) else { continue };
+            let Some(split) = self.splits.get(&bucket) else {
+                continue;
+            };
             if result.end.is_none_or(|end| end < split.stop) {
                 out.cut = self.cut;
             }
@@ -273,7 +299,10 @@ impl<F> Round<F> {
 
     fn step(&mut self, from: Phase, to: Phase) -> Result<()> {
         if self.phase != from {
-            return Err(Error::WrongPhase { phase: self.phase, wanted: from });
+            return Err(Error::WrongPhase {
+                phase: self.phase,
+                wanted: from,
+            });
         }
         self.phase = to;
         Ok(())
@@ -289,7 +318,10 @@ impl<F> Committable<F> {
             partition,
             bucket,
         };
-        self.ranges.iter().map(|r| (key(r.partition_id, r.bucket), r.end)).collect()
+        self.ranges
+            .iter()
+            .map(|r| (key(r.partition_id, r.bucket), r.end))
+            .collect()
     }
 }
 

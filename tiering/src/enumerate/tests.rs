@@ -52,7 +52,9 @@ fn a_partition_with_three_buckets_under_a_table_of_four_gives_three_splits_stamp
 fn a_partition_without_count_fails_loudly_once_the_count_was_changed() {
     let table = view(4, 1, Some(vec![(31, Some(4)), (32, None)]));
     let error = enumerate(&table, &Offsets::default()).unwrap_err();
-    assert!(matches!(&error, Error::MissingBucketCount { partition, epoch: 1, .. } if partition == "p32"));
+    assert!(
+        matches!(&error, Error::MissingBucketCount { partition, epoch: 1, .. } if partition == "p32")
+    );
     assert!(!error.is_retriable());
     assert!(error.to_string().contains("p32"), "{error}");
 }
@@ -71,9 +73,20 @@ fn lake_offsets_beyond_the_partitions_count_are_an_error_that_names_them() {
     offsets.lake.insert(bucket(Some(31), 2), LogOffset(5));
     offsets.lake.insert(bucket(Some(31), 3), LogOffset(5));
     let error = enumerate(&table, &offsets).unwrap_err();
-    let Error::StrayBuckets { buckets, count, partition, .. } = error else { panic!("{error}") };
+    let Error::StrayBuckets {
+        buckets,
+        count,
+        partition,
+        ..
+    } = error
+    else {
+        panic!("{error}")
+    };
     assert_eq!(buckets, [bucket(Some(31), 2), bucket(Some(31), 3)]);
-    assert_eq!((count, partition.as_deref()), (TotalBuckets(2), Some("p31")));
+    assert_eq!(
+        (count, partition.as_deref()),
+        (TotalBuckets(2), Some("p31"))
+    );
 }
 
 #[test]
@@ -88,8 +101,17 @@ fn lake_offsets_of_a_dropped_partition_are_passed_over() {
 fn lake_offsets_of_another_table_are_an_error() {
     let table = view(1, 0, None);
     let mut offsets = full(&table, 10);
-    offsets.lake.insert(TableBucket { table: TableId(6), ..bucket(None, 0) }, LogOffset(5));
-    assert!(matches!(enumerate(&table, &offsets), Err(Error::StrayBuckets { .. })));
+    offsets.lake.insert(
+        TableBucket {
+            table: TableId(6),
+            ..bucket(None, 0)
+        },
+        LogOffset(5),
+    );
+    assert!(matches!(
+        enumerate(&table, &offsets),
+        Err(Error::StrayBuckets { .. })
+    ));
 }
 
 #[test]
@@ -97,7 +119,10 @@ fn a_bucket_without_latest_offset_is_an_error_unless_it_is_known_to_be_unavailab
     let table = view(2, 0, None);
     let mut offsets = full(&table, 10);
     offsets.latest.remove(&bucket(None, 1));
-    assert!(matches!(enumerate(&table, &offsets), Err(Error::MissingOffset { .. })));
+    assert!(matches!(
+        enumerate(&table, &offsets),
+        Err(Error::MissingOffset { .. })
+    ));
     offsets.unavailable.insert(bucket(None, 1));
     assert_eq!(enumerate(&table, &offsets).unwrap().len(), 1);
 }

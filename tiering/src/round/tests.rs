@@ -3,19 +3,29 @@ use weir_protocol::ids::TotalBuckets;
 
 use super::*;
 
-const LIMITS: Limits =
-    Limits { max_duration: Duration::from_secs(5), max_rows: 1_000, max_bytes: 10_000 };
+const LIMITS: Limits = Limits {
+    max_duration: Duration::from_secs(5),
+    max_rows: 1_000,
+    max_bytes: 10_000,
+};
 
 fn lease() -> Lease {
     Lease {
         table: TableId(7),
         path: TablePath::new("d", "t"),
-        epochs: Epochs { coordinator: CoordinatorEpoch(1), tiering: TieringEpoch(2) },
+        epochs: Epochs {
+            coordinator: CoordinatorEpoch(1),
+            tiering: TieringEpoch(2),
+        },
     }
 }
 
 fn bucket(bucket: i32) -> TableBucket {
-    TableBucket { table: TableId(7), partition: None, bucket: BucketId(bucket) }
+    TableBucket {
+        table: TableId(7),
+        partition: None,
+        bucket: BucketId(bucket),
+    }
 }
 
 fn split(b: i32, start: i64, stop: i64) -> Split {
@@ -62,15 +72,28 @@ fn a_round_walks_its_phases_once() {
 fn a_second_answer_of_a_bucket_is_refused() {
     let mut round = writing(vec![split(0, 0, 5), split(1, 0, 5)]);
     assert_eq!(round.add(result(0, Some(5), 5)).unwrap(), 1);
-    assert!(matches!(round.add(result(0, Some(5), 5)), Err(Error::DuplicateResult { .. })));
-    assert!(matches!(round.add(result(2, Some(5), 5)), Err(Error::UnknownResult { .. })));
+    assert!(matches!(
+        round.add(result(0, Some(5), 5)),
+        Err(Error::DuplicateResult { .. })
+    ));
+    assert!(matches!(
+        round.add(result(2, Some(5), 5)),
+        Err(Error::UnknownResult { .. })
+    ));
 }
 
 #[test]
 fn a_round_with_answers_out_cannot_be_committed() {
     let mut round = writing(vec![split(0, 0, 5), split(1, 0, 5)]);
     round.add(result(0, Some(5), 5)).unwrap();
-    assert!(matches!(round.commit(), Err(Error::Incomplete { missing: 1, count: 2, .. })));
+    assert!(matches!(
+        round.commit(),
+        Err(Error::Incomplete {
+            missing: 1,
+            count: 2,
+            ..
+        })
+    ));
     assert_eq!(round.add(result(1, Some(5), 0)).unwrap(), 0);
     let committable = round.commit().unwrap();
     assert_eq!(committable.files, ["file"]);
@@ -81,15 +104,30 @@ fn a_round_with_answers_out_cannot_be_committed() {
 #[test]
 fn an_uncut_split_must_reach_its_stop() {
     let mut round = writing(vec![split(0, 3, 9), split(1, 0, 5)]);
-    for (end, rows) in [(Some(8), 1), (Some(3), 0), (Some(10), 1), (Some(9), 7), (None, 0)] {
-        assert!(matches!(round.add(result(0, end, rows)), Err(Error::BadResult { .. })), "{end:?}");
+    for (end, rows) in [
+        (Some(8), 1),
+        (Some(3), 0),
+        (Some(10), 1),
+        (Some(9), 7),
+        (None, 0),
+    ] {
+        assert!(
+            matches!(
+                round.add(result(0, end, rows)),
+                Err(Error::BadResult { .. })
+            ),
+            "{end:?}"
+        );
     }
     round.cut(Cut::Stop);
     round.add(result(0, Some(8), 1)).unwrap();
     round.add(result(1, None, 0)).unwrap();
     let committable = round.commit().unwrap();
     assert_eq!(committable.cut, Some(Cut::Stop));
-    assert_eq!(committable.ends(), BTreeMap::from([(bucket(0), LogOffset(8))]));
+    assert_eq!(
+        committable.ends(),
+        BTreeMap::from([(bucket(0), LogOffset(8))])
+    );
 }
 
 #[test]
@@ -97,7 +135,12 @@ fn a_bucket_with_a_fault_keeps_the_others_progress() {
     let mut round = writing(vec![split(0, 0, 5), split(1, 0, 5)]);
     round.add(result(0, Some(5), 5)).unwrap();
     let fault = Some("no answer".to_owned());
-    round.add(SplitResult { fault, ..result(1, None, 0) }).unwrap();
+    round
+        .add(SplitResult {
+            fault,
+            ..result(1, None, 0)
+        })
+        .unwrap();
     let committable = round.commit().unwrap();
     assert_eq!(committable.faults, [(bucket(1), "no answer".to_owned())]);
     assert_eq!(committable.ranges.len(), 1);
@@ -124,7 +167,10 @@ fn each_limit_cuts_a_round_and_the_first_reason_stays() {
 
 #[test]
 fn epochs_compare_by_coordinator_first() {
-    let epochs = |c, t| Epochs { coordinator: CoordinatorEpoch(c), tiering: TieringEpoch(t) };
+    let epochs = |c, t| Epochs {
+        coordinator: CoordinatorEpoch(c),
+        tiering: TieringEpoch(t),
+    };
     assert!(epochs(1, 9) < epochs(2, 1));
     assert!(epochs(2, 1) < epochs(2, 2));
 }
