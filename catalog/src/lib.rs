@@ -3,11 +3,13 @@
 //! * [`store`]: versioned entries and fenced transactions, whoever keeps them; [`occ`]: the one retry loop.
 //! * [`model`]: the documents of the reference, byte-compatible, each with a version.
 
+pub mod bucket_count;
 pub mod clock;
 mod error;
+pub mod model;
 pub mod occ;
 pub mod store;
 #[cfg(test)]
 mod test_store;
 
-pub use error::{Error, Result};
+pub use error::{Cause, Error, Result};
