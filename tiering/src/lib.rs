@@ -6,6 +6,7 @@
 pub mod config;
 pub mod enumerate;
 pub mod error;
+pub mod load;
 pub mod memory;
 pub mod ranges;
 pub mod round;

@@ -1,0 +1,4 @@
+//! Rows from outside, on their way into a log table.
+
+pub mod file;
+pub mod tpch;

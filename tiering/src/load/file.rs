@@ -1,0 +1,188 @@
+//! Files as a source of rows: Parquet, CSV with a header line, JSON lines.
+
+use std::fs::File;
+use std::io::{BufReader, Seek};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::csv::reader::Format;
+use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::errors::ParquetError;
+
+use super::tpch::{BATCH_ROWS, Batches};
+
+/// Rows that are read to guess the types of a CSV or JSON file.
+const SAMPLE_ROWS: usize = 10_000;
+
+/// How a file is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Parquet,
+    Csv,
+    JsonLines,
+}
+
+/// A file with the columns found in it.
+#[derive(Clone, Debug)]
+pub struct Source {
+    path: PathBuf,
+    kind: Kind,
+    schema: SchemaRef,
+}
+
+/// Why a file can't be a source.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The name does not tell what is in it.
+    #[error("{}: unknown kind of file: its name must end in .parquet, .csv or .jsonl", path.display())]
+    Kind {
+        /// The file.
+        path: PathBuf,
+    },
+    /// It can't be opened or read.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// It is not what its name says.
+    #[error("{}: not a readable Parquet file: {source}", path.display())]
+    Parquet {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ParquetError,
+    },
+    /// It is not what its name says.
+    #[error("{}: not a readable CSV or JSON file: {source}", path.display())]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: ArrowError,
+    },
+}
+
+impl Source {
+    /// Opens a file and finds its columns: a Parquet file names them; the types of CSV and JSON are guessed from
+    /// the first 10,000 rows.
+    ///
+    /// # Errors
+    /// [`Error`] names the file.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let kind = match path.extension().and_then(|extension| extension.to_str()) {
+            Some("parquet") => Kind::Parquet,
+            Some("csv") => Kind::Csv,
+            Some("jsonl" | "ndjson") => Kind::JsonLines,
+            _ => return Err(Error::Kind { path: path.to_owned() }),
+        };
+        let mut file = open(path)?;
+        let schema = match kind {
+            Kind::Parquet => ParquetRecordBatchReaderBuilder::try_new(file)
+                .map_err(|source| Error::Parquet { path: path.to_owned(), source })?
+                .schema()
+                .clone(),
+            Kind::Csv => Format::default()
+                .with_header(true)
+                .infer_schema(&mut file, Some(SAMPLE_ROWS))
+                .map(|(schema, _)| Arc::new(schema))
+                .map_err(|source| Error::Text { path: path.to_owned(), source })?,
+            Kind::JsonLines => {
+                arrow::json::reader::infer_json_schema(BufReader::new(file), Some(SAMPLE_ROWS))
+                    .map(|(schema, _)| Arc::new(schema))
+                    .map_err(|source| Error::Text { path: path.to_owned(), source })?
+            }
+        };
+        Ok(Self { path: path.to_owned(), kind, schema })
+    }
+
+    /// The columns.
+    pub fn schema(&self) -> SchemaRef {
+        Arc::clone(&self.schema)
+    }
+
+    /// The rows in the order of the file; the same file gives the same batches each time.
+    ///
+    /// # Errors
+    /// [`Error`] names the file; a batch that can't be read is an error of the iterator.
+    pub fn batches(&self) -> Result<Batches, Error> {
+        let mut file = open(&self.path)?;
+        file.rewind().map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        Ok(match self.kind {
+            Kind::Parquet => Box::new(
+                ParquetRecordBatchReaderBuilder::try_new(file)
+                    .and_then(|builder| builder.with_batch_size(BATCH_ROWS).build())
+                    .map_err(|source| Error::Parquet { path: self.path.clone(), source })?,
+            ),
+            Kind::Csv => Box::new(
+                arrow::csv::ReaderBuilder::new(self.schema())
+                    .with_header(true)
+                    .with_batch_size(BATCH_ROWS)
+                    .build(file)
+                    .map_err(|source| Error::Text { path: self.path.clone(), source })?,
+            ),
+            Kind::JsonLines => Box::new(
+                arrow::json::ReaderBuilder::new(self.schema())
+                    .with_batch_size(BATCH_ROWS)
+                    .build(BufReader::new(file))
+                    .map_err(|source| Error::Text { path: self.path.clone(), source })?,
+            ),
+        })
+    }
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::RecordBatch;
+
+    fn written(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        (folder, path)
+    }
+
+    fn rows(batches: &[RecordBatch]) -> usize {
+        batches.iter().map(RecordBatch::num_rows).sum()
+    }
+
+    fn read(source: &Source) -> Vec<RecordBatch> {
+        source.batches().unwrap().map(Result::unwrap).collect()
+    }
+
+    #[test]
+    fn a_csv_file_has_the_columns_of_its_header() {
+        let (_folder, path) = written("a.csv", "id,name\n1,one\n2,\n");
+        let source = Source::open(&path).unwrap();
+        let names: Vec<_> = source.schema().fields().iter().map(|f| f.name().clone()).collect();
+        assert_eq!(names, ["id", "name"]);
+        assert_eq!(rows(&read(&source)), 2);
+        assert_eq!(read(&source), read(&source));
+    }
+
+    #[test]
+    fn json_lines_may_lack_columns() {
+        let (_folder, path) = written("a.jsonl", "{\"id\":1}\n{\"id\":2,\"name\":\"two\"}\n");
+        let batches = read(&Source::open(&path).unwrap());
+        assert_eq!(batches[0].column(1).null_count(), 1);
+    }
+
+    #[test]
+    fn a_file_that_is_no_parquet_file_is_named() {
+        let (_folder, path) = written("a.parquet", "not parquet at all");
+        let error = Source::open(&path).unwrap_err().to_string();
+        assert!(error.contains("a.parquet"), "{error}");
+        let (_folder, path) = written("a.txt", "");
+        let error = Source::open(&path).unwrap_err().to_string();
+        assert!(error.ends_with("its name must end in .parquet, .csv or .jsonl"), "{error}");
+    }
+}
