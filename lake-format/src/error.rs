@@ -70,6 +70,12 @@ pub enum Error {
         /// What does not fit.
         reason: String,
     },
+    /// An earlier call of this writer failed or was cancelled; what it holds can only be aborted.
+    #[error("{path}: the writer is broken by an earlier failure")]
+    WriterBroken {
+        /// The data file, or the folder it would be in.
+        path: String,
+    },
     /// A schema, or a change of one, breaks a rule of the format.
     #[error("invalid schema: {reason}")]
     InvalidSchema {
@@ -130,6 +136,7 @@ impl Error {
             | Self::Malformed { .. }
             | Self::BadType { .. }
             | Self::BadValue { .. }
+            | Self::WriterBroken { .. }
             | Self::InvalidSchema { .. }
             | Self::Unsupported { .. }
             | Self::Arrow { .. }

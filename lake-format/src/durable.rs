@@ -1,0 +1,471 @@
+//! A warehouse on a local disk that survives a power cut.
+//!
+//! [`LocalFileSystem`] never syncs: after a crash a published snapshot may be empty or gone. [`DurableLocal`] answers a
+//! write only when the bytes and every folder entry that leads to them are on the disk.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Write as _};
+use std::path::{Path as FsPath, PathBuf};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    UploadPart,
+};
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+#[cfg(test)]
+mod tests;
+
+/// Name of the store in errors.
+const STORE: &str = "DurableLocal";
+
+/// Writes and syncs at work at once; more wait.
+const MAX_BLOCKING: usize = 16;
+
+/// Folders remembered as durable; beyond it the memory starts anew, which only costs syncs.
+const MAX_KNOWN_FOLDERS: usize = 65_536;
+
+/// Names tried for a staged file before giving up: as many writers of one name, or leftovers of crashes.
+const MAX_STAGED: u32 = 1024;
+
+/// Makes files and folders durable; the seam that tests record and break.
+pub trait Syncer: fmt::Debug + Send + Sync {
+    /// Puts the contents of `file` on the disk.
+    fn sync_file(&self, file: &FsPath) -> io::Result<()>;
+    /// Puts the entries of `folder` on the disk.
+    fn sync_folder(&self, folder: &FsPath) -> io::Result<()>;
+}
+
+/// The operating system's fsync.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct OsSyncer;
+
+impl Syncer for OsSyncer {
+    fn sync_file(&self, file: &FsPath) -> io::Result<()> {
+        File::open(file)?.sync_all()
+    }
+
+    fn sync_folder(&self, folder: &FsPath) -> io::Result<()> {
+        File::open(folder)?.sync_all()
+    }
+}
+
+/// An object store over a local folder whose writes are durable when they are answered.
+///
+/// * A put stages the bytes in a hidden file beside the target, syncs it, and only then gives it its name: by hard link
+///   for [`PutMode::Create`] (atomic: exactly one of many wins), by rename for [`PutMode::Overwrite`]. So a name never
+///   leads to half a file, not even after a crash.
+/// * Then the folder and all folders above it that are not known to be durable are synced, up to the root.
+/// * If a folder cannot be synced, the answer is an error though the file is visible: the outcome is unknown. Until that
+///   folder has been synced every later call that touches a file fails too, so that nobody takes what it sees for durable.
+///
+/// File work runs on blocking threads, at most 16 at once. Clones share all state.
+#[derive(Clone)]
+pub struct DurableLocal {
+    inner: Arc<LocalFileSystem>,
+    disk: Arc<Disk>,
+    permits: Arc<Semaphore>,
+}
+
+impl DurableLocal {
+    /// Opens the folder `root`, and makes it durably if it is missing. Blocks on the file system.
+    ///
+    /// # Errors
+    /// [`object_store::Error::Generic`] if the folder cannot be made, synced or resolved.
+    pub fn open(root: &FsPath) -> Result<Self> {
+        Self::open_with(root, Arc::new(OsSyncer))
+    }
+
+    /// Like [`DurableLocal::open`], with another way to sync.
+    ///
+    /// # Errors
+    /// As [`DurableLocal::open`].
+    pub fn open_with(root: &FsPath, syncer: Arc<dyn Syncer>) -> Result<Self> {
+        let root = std::path::absolute(root).map_err(|e| failed("resolve", root, e))?;
+        let missing: Vec<&FsPath> = root.ancestors().take_while(|f| !f.exists()).collect();
+        std::fs::create_dir_all(&root).map_err(|e| failed("make folder", &root, e))?;
+        for parent in missing.iter().filter_map(|folder| folder.parent()) {
+            syncer
+                .sync_folder(parent)
+                .map_err(|e| failed("sync folder", parent, e))?;
+        }
+        let inner = LocalFileSystem::new_with_prefix(&root)?;
+        let root = root
+            .canonicalize()
+            .map_err(|e| failed("resolve", &root, e))?;
+        let disk = Disk {
+            root,
+            syncer,
+            folders: Mutex::default(),
+        };
+        let permits = Arc::new(Semaphore::new(MAX_BLOCKING));
+        Ok(Self {
+            inner: Arc::new(inner),
+            disk: Arc::new(disk),
+            permits,
+        })
+    }
+
+    async fn blocking<T, F>(&self, work: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Disk) -> Result<T> + Send + 'static,
+    {
+        let permit = Arc::clone(&self.permits)
+            .acquire_owned()
+            .await
+            .map_err(|e| generic(e.into()))?;
+        let disk = Arc::clone(&self.disk);
+        let work = move || {
+            let _permit = permit;
+            work(&disk)
+        };
+        tokio::task::spawn_blocking(work)
+            .await
+            .map_err(|e| generic(e.into()))?
+    }
+
+    /// Syncs what an earlier failure left open, if anything.
+    async fn settle(&self) -> Result<()> {
+        if self.disk.folders.lock().owed.is_empty() {
+            return Ok(());
+        }
+        self.blocking(Disk::settle).await
+    }
+}
+
+impl fmt::Display for DurableLocal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DurableLocal({})", self.disk.root.display())
+    }
+}
+
+impl fmt::Debug for DurableLocal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DurableLocal")
+            .field("root", &self.disk.root)
+            .finish_non_exhaustive()
+    }
+}
+
+#[async_trait]
+impl ObjectStore for DurableLocal {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        opts: PutOptions,
+    ) -> Result<PutResult> {
+        if !opts.attributes.is_empty() {
+            return Err(unsupported("a put with attributes"));
+        }
+        let publish = match opts.mode {
+            PutMode::Create => Publish::Create,
+            PutMode::Overwrite => Publish::Overwrite,
+            PutMode::Update(_) => return Err(unsupported("a put with PutMode::Update")),
+        };
+        let path = self.inner.path_to_filesystem(location)?;
+        self.blocking(move |disk| disk.put(&path, &payload, publish))
+            .await?;
+        Ok(PutResult {
+            e_tag: None,
+            version: None,
+        })
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        opts: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let path = self.inner.path_to_filesystem(location)?;
+        let made = path.clone();
+        self.blocking(move |disk| disk.make_folders_of(&made))
+            .await?;
+        let inner = self.inner.put_multipart_opts(location, opts).await?;
+        Ok(Box::new(DurableUpload {
+            inner,
+            path,
+            store: self.clone(),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.settle().await?;
+        self.inner.get_opts(location, options).await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list(prefix)
+    }
+
+    fn list_with_offset(
+        &self,
+        prefix: Option<&Path>,
+        offset: &Path,
+    ) -> BoxStream<'static, Result<ObjectMeta>> {
+        self.inner.list_with_offset(prefix, offset)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.settle().await?;
+        self.inner.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        let path = self.inner.path_to_filesystem(to)?;
+        let made = path.clone();
+        self.blocking(move |disk| disk.make_folders_of(&made))
+            .await?;
+        self.inner.copy_opts(from, to, options).await?;
+        self.blocking(move |disk| disk.sync_file_and_folders(&path))
+            .await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        let path = self.inner.path_to_filesystem(to)?;
+        let made = path.clone();
+        self.blocking(move |disk| disk.make_folders_of(&made))
+            .await?;
+        self.inner.rename_opts(from, to, options).await?;
+        self.blocking(move |disk| disk.sync_file_and_folders(&path))
+            .await
+    }
+}
+
+/// An upload in parts whose completion is durable.
+#[derive(Debug)]
+struct DurableUpload {
+    inner: Box<dyn MultipartUpload>,
+    path: PathBuf,
+    store: DurableLocal,
+}
+
+#[async_trait]
+impl MultipartUpload for DurableUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        self.inner.put_part(data)
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        let result = self.inner.complete().await?;
+        let path = self.path.clone();
+        self.store
+            .blocking(move |disk| disk.sync_file_and_folders(&path))
+            .await?;
+        Ok(result)
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.inner.abort().await
+    }
+}
+
+/// How a staged file gets its name.
+#[derive(Debug, Clone, Copy)]
+enum Publish {
+    Create,
+    Overwrite,
+}
+
+/// The blocking half: paths, folders and what is known of them.
+#[derive(Debug)]
+struct Disk {
+    root: PathBuf,
+    syncer: Arc<dyn Syncer>,
+    folders: Mutex<Folders>,
+}
+
+#[derive(Debug, Default)]
+struct Folders {
+    /// Folders whose own entry, and those of all folders above up to the root, are on the disk.
+    durable: HashSet<PathBuf>,
+    /// Folders with entries that are visible but could not be synced.
+    owed: HashSet<PathBuf>,
+}
+
+impl Disk {
+    fn put(&self, path: &FsPath, payload: &PutPayload, publish: Publish) -> Result<()> {
+        self.settle()?;
+        self.make_folders_of(path)?;
+        let staged = stage(path, payload)?;
+        let outcome = self.publish(&staged, path, publish);
+        if outcome.is_err() || matches!(publish, Publish::Create) {
+            // A leftover is hidden from listings and never read; failing to remove it harms nothing.
+            let _ = std::fs::remove_file(&staged);
+        }
+        outcome?;
+        self.sync_folders_of(path)
+    }
+
+    fn publish(&self, staged: &FsPath, path: &FsPath, publish: Publish) -> Result<()> {
+        self.syncer
+            .sync_file(staged)
+            .map_err(|e| failed("sync", path, e))?;
+        match publish {
+            Publish::Overwrite => {
+                std::fs::rename(staged, path).map_err(|e| failed("rename to", path, e))
+            }
+            Publish::Create => std::fs::hard_link(staged, path).map_err(|e| match e.kind() {
+                ErrorKind::AlreadyExists => object_store::Error::AlreadyExists {
+                    path: path.display().to_string(),
+                    source: Box::new(e),
+                },
+                _ => failed("link", path, e),
+            }),
+        }
+    }
+
+    /// Makes the folders above `path`, and forgets those that were missing: whoever made them before, they are new now.
+    fn make_folders_of(&self, path: &FsPath) -> Result<()> {
+        let Some(parent) = path.parent() else {
+            return Ok(());
+        };
+        if parent.is_dir() {
+            return Ok(());
+        }
+        {
+            let mut folders = self.folders.lock();
+            for folder in parent
+                .ancestors()
+                .take_while(|folder| **folder != self.root)
+            {
+                if !folder.is_dir() {
+                    folders.durable.remove(folder);
+                }
+            }
+        }
+        std::fs::create_dir_all(parent).map_err(|e| failed("make folder", parent, e))
+    }
+
+    fn sync_file_and_folders(&self, path: &FsPath) -> Result<()> {
+        if let Err(e) = self.syncer.sync_file(path) {
+            return Err(failed("sync", path, e));
+        }
+        self.sync_folders_of(path)
+    }
+
+    /// Syncs the folder of `path`, and the folders above it as far as they are not known to be durable.
+    fn sync_folders_of(&self, path: &FsPath) -> Result<()> {
+        let Some(parent) = path.parent() else {
+            return Ok(());
+        };
+        self.sync_folder(parent)?;
+        for folder in parent
+            .ancestors()
+            .take_while(|folder| **folder != self.root)
+        {
+            if self.folders.lock().durable.contains(folder) {
+                return Ok(());
+            }
+            if let Some(above) = folder.parent() {
+                self.sync_folder(above)?;
+            }
+        }
+        let mut folders = self.folders.lock();
+        if folders.durable.len() > MAX_KNOWN_FOLDERS {
+            folders.durable.clear();
+        }
+        let chain = parent
+            .ancestors()
+            .take_while(|folder| **folder != self.root);
+        folders.durable.extend(chain.map(FsPath::to_path_buf));
+        Ok(())
+    }
+
+    fn sync_folder(&self, folder: &FsPath) -> Result<()> {
+        self.syncer.sync_folder(folder).map_err(|e| {
+            self.folders.lock().owed.insert(folder.to_path_buf());
+            failed("sync folder", folder, e)
+        })
+    }
+
+    fn settle(&self) -> Result<()> {
+        let owed: Vec<PathBuf> = self.folders.lock().owed.iter().cloned().collect();
+        for folder in owed {
+            self.syncer
+                .sync_folder(&folder)
+                .map_err(|e| failed("sync folder", &folder, e))?;
+            self.folders.lock().owed.remove(&folder);
+        }
+        Ok(())
+    }
+}
+
+/// Writes `payload` to a hidden file beside `path`. The name starts with a dot, so that Paimon's listings by prefix skip
+/// it, and ends in `#` and digits, so that object_store's do.
+fn stage(path: &FsPath, payload: &PutPayload) -> Result<PathBuf> {
+    let (mut file, staged) = new_staged_file(path)?;
+    let written = payload.iter().try_for_each(|bytes| file.write_all(bytes));
+    match written {
+        Ok(()) => Ok(staged),
+        Err(e) => {
+            // See `Disk::put`: a leftover harms nothing.
+            let _ = std::fs::remove_file(&staged);
+            Err(failed("write", path, e))
+        }
+    }
+}
+
+fn new_staged_file(path: &FsPath) -> Result<(File, PathBuf)> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let mut attempt = 1;
+    loop {
+        let staged = path.with_file_name(format!(".{name}#{attempt}"));
+        match OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(&staged)
+        {
+            Ok(file) => return Ok((file, staged)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && attempt < MAX_STAGED => attempt += 1,
+            Err(e) => return Err(failed("create", &staged, e)),
+        }
+    }
+}
+
+fn failed(verb: &'static str, path: &FsPath, source: io::Error) -> object_store::Error {
+    generic(Box::new(DiskError {
+        verb,
+        path: path.to_path_buf(),
+        source,
+    }))
+}
+
+fn generic(source: Box<dyn std::error::Error + Send + Sync>) -> object_store::Error {
+    object_store::Error::Generic {
+        store: STORE,
+        source,
+    }
+}
+
+fn unsupported(operation: &str) -> object_store::Error {
+    object_store::Error::NotImplemented {
+        operation: operation.into(),
+        implementer: STORE.into(),
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {verb} {}", path.display())]
+struct DiskError {
+    verb: &'static str,
+    path: PathBuf,
+    source: io::Error,
+}

@@ -1,0 +1,252 @@
+//! The file that is being written: encoded on blocking threads, uploaded as row groups finish.
+
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
+use parquet::basic::Compression;
+use tokio::sync::Semaphore;
+
+use super::WriterOptions;
+use super::dictionary::DictionaryChoice;
+use super::parquet::FileEncoder;
+use crate::data_file::DataFileMeta;
+use crate::error::{Error, Result};
+use crate::schema::TableSchema;
+
+/// Bytes of one part of an upload. S3 takes at most 10,000 parts, so a file may have 80 GB.
+const PART_BYTES: usize = 8 << 20;
+
+/// Parts on their way to the store at once.
+const MAX_PARTS: usize = 4;
+
+/// What all files of a writer share.
+pub(super) struct FileContext {
+    pub(super) schema: Arc<TableSchema>,
+    pub(super) compression: Compression,
+    pub(super) folder: Path,
+    pub(super) store: Arc<dyn ObjectStore>,
+}
+
+/// A file between its first and last batch.
+pub(super) struct OpenFile {
+    path: Path,
+    /// Away while a blocking thread has it.
+    work: Option<Work>,
+    upload: Option<WriteMultipart>,
+    permits: Option<Arc<Semaphore>>,
+    memory_bytes: usize,
+    file_bytes: usize,
+}
+
+/// The part that computes.
+struct Work {
+    encoder: FileEncoder,
+}
+
+impl OpenFile {
+    pub(super) fn new(
+        path: Path,
+        arrow_schema: &SchemaRef,
+        options: &WriterOptions,
+        context: &FileContext,
+    ) -> Result<Self> {
+        let undecided = DictionaryChoice::default();
+        let dictionary = options.dictionary.as_ref().unwrap_or(&undecided);
+        let encoder = FileEncoder::new(arrow_schema, context.compression, dictionary);
+        let encoder = encoder.map_err(|source| parquet_error(&path, source))?;
+        Ok(Self {
+            path,
+            work: Some(Work { encoder }),
+            upload: None,
+            permits: options.encode_permits.clone(),
+            memory_bytes: 0,
+            file_bytes: 0,
+        })
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        let parts = if self.upload.is_some() {
+            PART_BYTES * MAX_PARTS
+        } else {
+            0
+        };
+        self.memory_bytes + parts
+    }
+
+    pub(super) fn file_bytes(&self) -> usize {
+        self.file_bytes
+    }
+
+    /// Encodes a batch, and uploads the row group if it is full.
+    pub(super) async fn write(
+        &mut self,
+        batch: RecordBatch,
+        row_group_bytes: usize,
+        context: &FileContext,
+    ) -> Result<()> {
+        let path = self.path.clone();
+        let output = self
+            .compute(move |work| {
+                let wrote = work.encoder.write(&batch);
+                wrote.map_err(|source| parquet_error(&path, source))?;
+                if work.encoder.open_bytes() < row_group_bytes {
+                    return Ok(None);
+                }
+                work.end_row_group(&path).map(Some)
+            })
+            .await?;
+        match output {
+            Some(output) => self.upload(output, context).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the open row group and uploads it.
+    pub(super) async fn flush(&mut self, context: &FileContext) -> Result<()> {
+        let path = self.path.clone();
+        let output = self.compute(move |work| work.end_row_group(&path)).await?;
+        self.upload(output, context).await
+    }
+
+    /// Ends the file. The sequence numbers and the creation time are left to the caller.
+    pub(super) async fn finish(mut self, context: &FileContext) -> Result<DataFileMeta> {
+        let path = self.path.clone();
+        let work = self.work.take().ok_or_else(|| broken(&path))?;
+        let finish = move || {
+            let row_count = work.encoder.row_count();
+            let (rest, size) = work
+                .encoder
+                .finish()
+                .map_err(|source| parquet_error(&path, source))?;
+            Ok((rest, size, row_count))
+        };
+        let (rest, size, row_count) = blocking(self.permits.as_ref(), &self.path, finish).await?;
+        match self.upload.take() {
+            None => {
+                let put = context.store.put(&self.path, PutPayload::from(rest)).await;
+                put.map_err(|source| Error::store(&self.path, source))?;
+            }
+            Some(mut upload) => {
+                upload.put(rest);
+                let finished = upload.finish().await;
+                finished.map_err(|source| Error::store(&self.path, source))?;
+            }
+        }
+        let name = self.path.filename().unwrap_or_default();
+        let id = context.schema.id;
+        Ok(DataFileMeta::append(
+            name,
+            to_i64(size),
+            to_i64(row_count),
+            id,
+        ))
+    }
+
+    /// Gives up an upload in parts; the file itself is left to the caller.
+    pub(super) async fn abort(mut self) -> Result<()> {
+        match self.upload.take() {
+            None => Ok(()),
+            Some(upload) => upload
+                .abort()
+                .await
+                .map_err(|e| Error::store(&self.path, e)),
+        }
+    }
+
+    /// Runs `compute` on a blocking thread. If it fails, the file stays without its encoder.
+    async fn compute<T, F>(&mut self, compute: F) -> Result<T>
+    where
+        T: Send + 'static,
+        F: FnOnce(&mut Work) -> Result<T> + Send + 'static,
+    {
+        let mut work = self.work.take().ok_or_else(|| broken(&self.path))?;
+        let run = move || {
+            let value = compute(&mut work)?;
+            Ok((work, value))
+        };
+        let (work, value) = blocking(self.permits.as_ref(), &self.path, run).await?;
+        self.memory_bytes = work.encoder.memory_bytes();
+        self.file_bytes = work.encoder.file_bytes();
+        self.work = Some(work);
+        Ok(value)
+    }
+
+    async fn upload(&mut self, bytes: Bytes, context: &FileContext) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let upload = match &mut self.upload {
+            Some(upload) => upload,
+            None => {
+                let begun = context.store.put_multipart(&self.path).await;
+                let begun = begun.map_err(|source| Error::store(&self.path, source))?;
+                self.upload
+                    .insert(WriteMultipart::new_with_chunk_size(begun, PART_BYTES))
+            }
+        };
+        upload.put(bytes);
+        let room = upload.wait_for_capacity(MAX_PARTS).await;
+        room.map_err(|source| Error::store(&self.path, source))
+    }
+}
+
+impl Work {
+    fn end_row_group(&mut self, path: &Path) -> Result<Bytes> {
+        self.encoder
+            .close_row_group()
+            .map_err(|source| parquet_error(path, source))?;
+        self.encoder
+            .take_output()
+            .map_err(|source| parquet_error(path, source))
+    }
+}
+
+/// Deletes a file that may not exist.
+pub(super) async fn delete(store: &Arc<dyn ObjectStore>, path: &Path) -> Result<()> {
+    match store.delete(path).await {
+        Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+        Err(source) => Err(Error::store(path, source)),
+    }
+}
+
+async fn blocking<T, F>(permits: Option<&Arc<Semaphore>>, path: &Path, work: F) -> Result<T>
+where
+    T: Send + 'static,
+    F: FnOnce() -> Result<T> + Send + 'static,
+{
+    let permit = match permits {
+        None => None,
+        Some(permits) => {
+            let permit = Arc::clone(permits).acquire_owned().await;
+            Some(permit.map_err(|_| broken(path))?)
+        }
+    };
+    let work = move || {
+        let _permit = permit;
+        work()
+    };
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| broken(path))?
+}
+
+fn broken(path: &Path) -> Error {
+    Error::WriterBroken {
+        path: path.to_string(),
+    }
+}
+
+fn parquet_error(path: &Path, source: parquet::errors::ParquetError) -> Error {
+    Error::Parquet {
+        path: path.to_string(),
+        source,
+    }
+}
+
+fn to_i64(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
