@@ -111,20 +111,16 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], IndexFault> 
     slice.try_into().map_err(|_| IndexFault::Damaged)
 }
 
-/// Where to begin reading for the batch that contains a relative offset.
-pub(crate) fn position_for_offset(entries: &[IndexEntry], relative_offset: u32) -> u64 {
+/// The last entry that is not beyond a relative offset.
+pub(crate) fn before_offset(entries: &[IndexEntry], relative_offset: u32) -> Option<IndexEntry> {
     let after = entries.partition_point(|entry| entry.relative_offset <= relative_offset);
-    before(entries, after)
+    entries.get(after.checked_sub(1)?).copied()
 }
 
-/// Where to begin reading for the first batch that is not older than a time.
-pub(crate) fn position_for_time(entries: &[IndexEntry], timestamp_ms: i64) -> u64 {
+/// The last entry that is older than a time.
+pub(crate) fn before_time(entries: &[IndexEntry], timestamp_ms: i64) -> Option<IndexEntry> {
     let after = entries.partition_point(|entry| entry.timestamp_ms < timestamp_ms);
-    before(entries, after)
-}
-
-fn before(entries: &[IndexEntry], after: usize) -> u64 {
-    after.checked_sub(1).and_then(|at| entries.get(at)).map_or(0, |entry| u64::from(entry.position))
+    entries.get(after.checked_sub(1)?).copied()
 }
 
 /// The index of the segment being written.

@@ -144,6 +144,10 @@ impl Recovery<'_> {
             }
             if base != verdict.end && base != meta.after_gap(verdict.end) {
                 verdict.remove.push(base);
+                if self.is_empty(base)? {
+                    // It was made just before the log went on beyond a gap.
+                    continue;
+                }
                 verdict.remove.extend(segments);
                 break;
             }
@@ -153,6 +157,12 @@ impl Recovery<'_> {
         }
         verdict.end = meta.after_gap(verdict.end);
         Ok(verdict)
+    }
+
+    fn is_empty(&self, base_offset: LogOffset) -> Result<bool> {
+        let path = self.dir.join(segment::log_name(base_offset));
+        let len = self.disk.open(&path).and_then(|file| file.len());
+        Ok(self.io(&path, "measure", len)? == 0)
     }
 
     fn judge_segment(&self, base_offset: LogOffset, last: bool) -> Result<Judged> {
@@ -371,12 +381,7 @@ pub(crate) fn replay_writers(
     writers: &mut WriterStates,
 ) -> Result<()> {
     for segment in segments.iter().filter(|segment| segment.extent().next_offset > from) {
-        let range = segment.position_of(disk, from)?..segment.extent().len;
-        let walk = Walk {
-            range,
-            next_offset: segment.base_offset,
-            check: Check::HeadersFromAnyOffset,
-        };
+        let walk = segment.walk_from(segment.start_for(disk, from)?, Check::Headers);
         let file = segment.file(disk)?;
         let walked = walk.run(segment.path(), &*file, |header, _| {
             if header.base_offset >= from {

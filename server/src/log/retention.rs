@@ -10,7 +10,7 @@ use super::error::{Error, Result};
 use super::flush::Checkpoint;
 use super::meta::Gap;
 use super::recovery::{Recovery, remove_segment, writers_name};
-use super::segment::{self, Check, Segment, Step, Walk};
+use super::segment::{self, Check, Segment, Step};
 use super::{Appender, Flushing, Life, Log, take_up};
 
 /// Ends the name of a folder whose log was deleted but whose files may not all be gone.
@@ -83,6 +83,8 @@ impl Log {
             return Ok(view.log_end);
         }
         self.refuse_out_of_range(&view, offset)?;
+        let gap = appender.meta.gaps.iter().find(|gap| gap.from < offset && offset < gap.to);
+        let offset = gap.map_or(offset, |gap| gap.from);
         let segments = view.segments.clone();
         drop(view);
         let cut = self.truncate_files(&mut flushing, &mut appender, &segments, offset);
@@ -186,10 +188,10 @@ impl Log {
         let gap = Gap { from, to: lake_end };
         let mut meta = appender.meta.clone();
         let empty = self.view.read().segments.iter().all(|segment| segment.extent().len == 0);
-        if empty {
-            meta.log_start = lake_end;
-        } else {
-            meta.gaps.push(gap);
+        match meta.gaps.last_mut() {
+            _ if empty => meta.log_start = lake_end,
+            Some(last) if last.to == from => last.to = lake_end,
+            _ => meta.gaps.push(gap),
         }
         meta.save(&*self.options.disk, &self.dir)?;
         tracing::warn!(
@@ -197,17 +199,17 @@ impl Log {
             "log ends below what the lake holds, going on at the lake's end",
         );
         appender.meta = meta;
-        if let Some(active) = appender.active.take() {
-            appender.closed.push(active);
-        }
         let mut view = self.view.write();
         view.log_end = lake_end;
         if empty {
             view.log_start = lake_end;
-            view.segments.clear();
-            appender.closed.clear();
         }
+        // A segment without any batch stood where the gap is now; recovery removes its file.
+        view.segments.retain(|segment| segment.extent().len > 0);
         drop(view);
+        let active = appender.active.take();
+        appender.closed.extend(active);
+        appender.closed.retain(|segment| segment.extent().len > 0);
         self.flushed.send_modify(|flushed| flushed.end = lake_end);
         Ok(Some(gap))
     }
@@ -272,11 +274,7 @@ impl super::View {
 
 /// Where the batch begins that contains an offset.
 fn batch_position(disk: &dyn Disk, segment: &Segment, offset: LogOffset) -> Result<u64> {
-    let walk = Walk {
-        range: segment.position_of(disk, offset)?..segment.extent().len,
-        next_offset: segment.base_offset,
-        check: Check::HeadersFromAnyOffset,
-    };
+    let walk = segment.walk_from(segment.start_for(disk, offset)?, Check::Headers);
     let file = segment.file(disk)?;
     let walked = walk.run(segment.path(), &*file, |header, _| {
         match header.next_offset() {

@@ -181,7 +181,26 @@ impl Segment {
     }
 
     /// Looks up in the index, which is read from disk at its first use.
-    fn look_up(&self, disk: &dyn Disk, find: impl Fn(&[IndexEntry]) -> u64) -> Result<u64> {
+    fn look_up(
+        &self,
+        disk: &dyn Disk,
+        find: impl Fn(&[IndexEntry]) -> Option<IndexEntry>,
+    ) -> Result<Start> {
+        let found = self.look_up_entry(disk, find)?;
+        Ok(match found {
+            None => Start { position: 0, next_offset: self.base_offset },
+            Some(entry) => Start {
+                position: u64::from(entry.position),
+                next_offset: LogOffset(self.base_offset.0 + i64::from(entry.relative_offset)),
+            },
+        })
+    }
+
+    fn look_up_entry(
+        &self,
+        disk: &dyn Disk,
+        find: impl Fn(&[IndexEntry]) -> Option<IndexEntry>,
+    ) -> Result<Option<IndexEntry>> {
         let mut inner = self.inner.lock();
         match &inner.index {
             Index::Building(index) => return Ok(find(index.entries())),
@@ -194,9 +213,9 @@ impl Segment {
             Some((_, entries)) => entries.into(),
             None => self.index_again(disk, inner.len)?.into(),
         };
-        let position = find(&entries);
+        let found = find(&entries);
         inner.index = Index::Closed(entries);
-        Ok(position)
+        Ok(found)
     }
 
     /// Makes the entries of a closed segment again, from its batches' headers.
@@ -217,40 +236,47 @@ impl Segment {
         }
     }
 
-    /// Where walking begins for the batch that contains an offset; 0 for one before the segment.
-    pub(crate) fn position_of(&self, disk: &dyn Disk, offset: LogOffset) -> Result<u64> {
+    /// Where walking begins for the batch that contains an offset: the first batch for an offset before
+    /// the segment.
+    pub(crate) fn start_for(&self, disk: &dyn Disk, offset: LogOffset) -> Result<Start> {
         let relative = (offset.0 - self.base_offset.0).max(0);
         let relative = u32::try_from(relative).unwrap_or(u32::MAX);
-        self.look_up(disk, |entries| offset_index::position_for_offset(entries, relative))
+        self.look_up(disk, |entries| offset_index::before_offset(entries, relative))
+    }
+
+    /// The walk over a segment's batches from a place on.
+    pub(crate) fn walk_from(&self, start: Start, check: Check) -> Walk {
+        let range = start.position..self.extent().len;
+        Walk { range, next_offset: start.next_offset, check }
     }
 
     /// Whole batches from the one that contains `from`, up to `upto` (exclusive): at least one if
     /// there is one, further ones while they fit into `max_bytes`. Checksums are verified.
     pub(crate) fn read(&self, disk: &dyn Disk, request: &ReadRequest) -> Result<ReadBatches> {
         let extent = self.extent();
-        let mut position = self.position_of(disk, request.from)?;
+        let mut at = self.start_for(disk, request.from)?;
         let file = self.file(disk)?;
         let slack = self.index_interval_bytes + MAX_HEADER_BYTES as u64;
         let mut want = u64::try_from(request.max_bytes).unwrap_or(u64::MAX).saturating_add(slack);
-        while position < extent.len {
-            let size = usize::try_from(want.min(extent.len - position)).unwrap_or(usize::MAX);
+        while at.position < extent.len {
+            let size = usize::try_from(want.min(extent.len - at.position)).unwrap_or(usize::MAX);
             let mut buffer = vec![0; size];
-            file.read_at(&mut buffer, position)
+            file.read_at(&mut buffer, at.position)
                 .map_err(|error| Error::io(&self.path, "read", error))?;
-            let cut = cut_batches(&buffer, request)
-                .map_err(|(at, reason)| Error::corrupt(&self.path, position + at as u64, reason))?;
+            let cut = cut_batches(&buffer, at.next_offset, request).map_err(|(byte, reason)| {
+                Error::corrupt(&self.path, at.position + byte as u64, reason)
+            })?;
             match cut {
                 Cut::Batches { range, next_offset } => {
                     let batches = Bytes::from(buffer).slice(range);
                     return Ok(ReadBatches { batches, next_offset });
                 }
                 Cut::Nothing => break,
-                Cut::ReadOn { at, batch_bytes } => {
-                    // The batch that contains `from` begins at `at` and is longer than what was read.
-                    position += at as u64;
-                    if position + batch_bytes > extent.len {
+                Cut::ReadOn { bytes, next_offset, batch_bytes } => {
+                    at = Start { position: at.position + bytes as u64, next_offset };
+                    if at.position + batch_bytes > extent.len {
                         let reason = "batch is longer than its segment";
-                        return Err(Error::corrupt(&self.path, position, reason));
+                        return Err(Error::corrupt(&self.path, at.position, reason));
                     }
                     want = want.max(batch_bytes);
                 }
@@ -265,15 +291,11 @@ impl Segment {
         disk: &dyn Disk,
         timestamp_ms: i64,
     ) -> Result<Option<LogOffset>> {
-        let find = |entries: &[IndexEntry]| offset_index::position_for_time(entries, timestamp_ms);
+        let find = |entries: &[IndexEntry]| offset_index::before_time(entries, timestamp_ms);
         let start = self.look_up(disk, find)?;
         let file = self.file(disk)?;
         let mut found = None;
-        let walk = Walk {
-            range: start..self.extent().len,
-            next_offset: self.base_offset,
-            check: Check::HeadersFromAnyOffset,
-        };
+        let walk = self.walk_from(start, Check::Headers);
         let walked = walk.run(&self.path, &*file, |header, _| {
             if header.timestamp_ms >= timestamp_ms {
                 found = Some(header.base_offset);
@@ -342,66 +364,86 @@ pub struct ReadBatches {
     pub next_offset: LogOffset,
 }
 
-enum Cut {
-    Batches { range: Range<usize>, next_offset: LogOffset },
-    Nothing,
-    ReadOn { at: usize, batch_bytes: u64 },
+/// A place in a segment where a batch begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Start {
+    pub(crate) position: u64,
+    /// The base offset of the batch.
+    pub(crate) next_offset: LogOffset,
 }
 
-/// Finds the batches to serve in what was read.
-fn cut_batches(buffer: &[u8], request: &ReadRequest) -> Result<Cut, (usize, &'static str)> {
+enum Cut {
+    Batches {
+        range: Range<usize>,
+        next_offset: LogOffset,
+    },
+    Nothing,
+    /// Reading goes on `bytes` further, where a batch of at least `batch_bytes` begins.
+    ReadOn {
+        bytes: usize,
+        next_offset: LogOffset,
+        batch_bytes: u64,
+    },
+}
+
+/// Finds the batches to serve in what was read; the first one there has the base offset `expected`.
+fn cut_batches(
+    buffer: &[u8],
+    mut expected: LogOffset,
+    request: &ReadRequest,
+) -> Result<Cut, (usize, &'static str)> {
     let mut at = 0;
     let mut start = None;
-    let mut end_offset = request.from;
     while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
-        if rest.len() < MAX_HEADER_BYTES && BatchHeader::parse(rest).is_err() {
+        let Ok(header) = BatchHeader::parse(rest) else {
             // Cut off by the end of the buffer, or, if nothing stands before it, damaged.
-            match start {
-                None if at == 0 => return Err((at, "no batch header")),
-                None => return Ok(Cut::ReadOn { at, batch_bytes: 0 }),
-                Some(_) => break,
-            }
-        }
-        let header = BatchHeader::parse(rest).map_err(|_| (at, "no batch header"))?;
-        let next = header.next_offset().ok_or((at, "offset out of bounds"))?;
-        if next > request.from {
-            if next > request.upto {
-                break;
-            }
-            let begin = *start.get_or_insert(at);
-            let first = begin == at;
-            if !first && at + header.size_bytes - begin > request.max_bytes {
-                break;
-            }
-            let Some(batch) = rest.get(..header.size_bytes) else {
-                if first {
-                    return Ok(Cut::ReadOn { at, batch_bytes: header.size_bytes as u64 });
-                }
-                break;
+            return match start {
+                None if at == 0 || rest.len() >= MAX_HEADER_BYTES => Err((at, "no batch header")),
+                None => Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 }),
+                Some(begin) => Ok(Cut::Batches { range: begin..at, next_offset: expected }),
             };
-            if !header.crc_holds(batch) {
-                // Batches before it are whole; the next read meets it first.
-                if first {
-                    return Err((at, "checksum does not hold"));
+        };
+        let next = header.next_offset().filter(|_| header.base_offset == expected);
+        let whole = rest.get(..header.size_bytes);
+        let wanted = next.is_none_or(|next| next > request.from);
+        if wanted {
+            let fault = match (next, whole) {
+                (None, _) => Some("batch does not follow the one before"),
+                (_, Some(batch)) if !header.crc_holds(batch) => Some("checksum does not hold"),
+                _ => None,
+            };
+            let full = start.is_some_and(|begin| at + header.size_bytes - begin > request.max_bytes);
+            let beyond = next.is_some_and(|next| next > request.upto);
+            match (start, fault) {
+                // Batches before are whole; the next read meets the damage first.
+                (Some(_), Some(_)) => break,
+                (None, Some(reason)) => return Err((at, reason)),
+                _ if full || beyond => break,
+                (Some(_), None) if whole.is_none() => break,
+                (None, None) if whole.is_none() => {
+                    let batch_bytes = header.size_bytes as u64;
+                    return Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes });
                 }
-                break;
+                _ => {
+                    start.get_or_insert(at);
+                }
             }
-            if !first && header.base_offset != end_offset {
-                return Err((at, "batch does not follow the one before"));
-            }
-            end_offset = next;
-        } else if at + header.size_bytes > buffer.len() {
-            // A batch before the wanted one, longer than an index interval.
-            return Ok(Cut::ReadOn { at: at + header.size_bytes, batch_bytes: 0 });
         }
         at += header.size_bytes;
-    }
-    match start {
-        Some(begin) if at > begin => {
-            Ok(Cut::Batches { range: begin..at, next_offset: end_offset })
+        expected = next.unwrap_or(expected);
+        if at > buffer.len() {
+            // A batch before the wanted one, longer than what was read.
+            return Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 });
         }
-        _ => Ok(Cut::Nothing),
     }
+    Ok(match start {
+        Some(begin) => Cut::Batches { range: begin..at, next_offset: expected },
+        // The end of the buffer, but perhaps not of the segment.
+        None if at == buffer.len() => {
+            Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 }
+        }
+        None => Cut::Nothing,
+    })
 }
 
 /// How closely batches are looked at.
@@ -409,8 +451,6 @@ fn cut_batches(buffer: &[u8], request: &ReadRequest) -> Result<Cut, (usize, &'st
 pub(crate) enum Check {
     /// Headers, and that offsets follow each other.
     Headers,
-    /// The same, but the first batch may have any offset.
-    HeadersFromAnyOffset,
     /// Checksums too: every byte is read.
     Everything,
 }
@@ -450,10 +490,8 @@ impl Walk {
         let mut window = Window { file, end: self.range.end, start: 0, bytes: Vec::new() };
         let mut walked =
             Walked { position: self.range.start, next_offset: self.next_offset, stopped: None };
-        let mut any_offset = self.check == Check::HeadersFromAnyOffset;
         while walked.position < self.range.end {
-            let seen = self.batch_at(&mut window, &walked, any_offset);
-            any_offset = false;
+            let seen = self.batch_at(&mut window, &walked);
             let header = match seen.map_err(|error| Error::io(path, "read", error))? {
                 Ok(header) => header,
                 Err(reason) => return Ok(Walked { stopped: Some(reason), ..walked }),
@@ -472,7 +510,6 @@ impl Walk {
         &self,
         window: &mut Window<'_>,
         walked: &Walked,
-        any_offset: bool,
     ) -> std::io::Result<Result<BatchHeader, &'static str>> {
         let left = self.range.end - walked.position;
         let head = window.get(walked.position, left.min(MAX_HEADER_BYTES as u64))?;
@@ -480,9 +517,7 @@ impl Walk {
         if header.size_bytes as u64 > left {
             return Ok(Err("batch is cut off"));
         }
-        if header.next_offset().is_none()
-            || (!any_offset && header.base_offset != walked.next_offset)
-        {
+        if header.next_offset().is_none() || header.base_offset != walked.next_offset {
             return Ok(Err("batch does not follow the one before"));
         }
         if self.check == Check::Everything {
