@@ -54,6 +54,7 @@ interop: build ## the daemon against a real Fluss cluster (needs Java 17 and Mav
 
 .PHONY: bench
 bench: deps ## throughput beside the limits of this machine, as JSON (release build)
+	@cargo build --locked --release -j $(JOBS) --workspace --bins
 	@cargo bench --locked -j $(JOBS) -p weir-tests --bench whole_path
 
 .PHONY: clean
