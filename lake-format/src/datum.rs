@@ -5,10 +5,10 @@ use std::cmp::Ordering;
 use crate::types::{DataType, TypeKind};
 
 /// Milliseconds of a day.
-pub const MILLIS_PER_DAY: i32 = 86_400_000;
+pub(crate) const MILLIS_PER_DAY: i32 = 86_400_000;
 
 /// Nanoseconds of a millisecond.
-pub const NANOS_PER_MILLI: i64 = 1_000_000;
+pub(crate) const NANOS_PER_MILLI: i64 = 1_000_000;
 
 /// One value; which type it belongs to is known from the column.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +156,7 @@ impl Datum {
     }
 
     /// Compares two values of one column as the format orders them: numbers and times by value,
-    /// text and bytes by unsigned bytes. `None` for nulls, nested values and values of different kinds.
+    /// text and bytes by unsigned bytes, NaN behind all numbers. `None` for nulls, nested values and values of different kinds.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Boolean(a), Self::Boolean(b)) => Some(a.cmp(b)),
@@ -166,13 +166,21 @@ impl Datum {
             | (Self::Date(a), Self::Date(b))
             | (Self::Time(a), Self::Time(b)) => Some(a.cmp(b)),
             (Self::BigInt(a), Self::BigInt(b)) => Some(a.cmp(b)),
-            (Self::Float(a), Self::Float(b)) => a.partial_cmp(b),
-            (Self::Double(a), Self::Double(b)) => a.partial_cmp(b),
+            (Self::Float(a), Self::Float(b)) => Some(float_order(f64::from(*a), f64::from(*b))),
+            (Self::Double(a), Self::Double(b)) => Some(float_order(*a, *b)),
             (Self::Decimal(a), Self::Decimal(b)) => Some(a.cmp(b)),
             (Self::String(a), Self::String(b)) => Some(a.as_bytes().cmp(b.as_bytes())),
             (Self::Bytes(a), Self::Bytes(b)) => Some(a.cmp(b)),
             (Self::Timestamp(a), Self::Timestamp(b)) => Some(a.cmp(b)),
             _ => None,
         }
+    }
+}
+
+/// Java's `Double.compare`: −0.0 before 0.0, NaN behind all numbers.
+fn float_order(a: f64, b: f64) -> Ordering {
+    match (a.is_nan(), b.is_nan()) {
+        (false, false) => a.total_cmp(&b),
+        (a_is_nan, b_is_nan) => a_is_nan.cmp(&b_is_nan),
     }
 }

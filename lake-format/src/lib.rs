@@ -5,6 +5,7 @@
 //! names two manifest lists, these name manifests, and manifests add and remove data files
 //! ([`ManifestEntry`], [`DataFileMeta`]) of a partition ([`Partition`]) and bucket.
 
+mod avro;
 mod binary_row;
 pub mod bucket;
 mod data_file;
@@ -29,14 +30,16 @@ pub use data_file::{DataFileMeta, FileSource};
 pub use datum::{Datum, Timestamp};
 pub use durable::DurableLocal;
 pub use error::{Error, Result};
-pub use manifest::{FileKey, FileKind, ManifestEntry, live_files};
-pub use manifest_list::ManifestFileMeta;
+pub use manifest::{
+    FileKey, FileKind, ManifestEntry, decode_manifest, encode_manifest, live_files,
+};
+pub use manifest_list::{ManifestFileMeta, decode_manifest_list, encode_manifest_list};
 pub use options::{BucketMode, MergeEngine, StatsMode, TableOptions};
 pub use partition::{Names, Partition, escape, value_text};
 pub use paths::TablePaths;
 pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};
 pub use snapshot::{BATCH_COMMIT_IDENTIFIER, CommitKind, SNAPSHOT_VERSION, Snapshot};
-pub use stats::{ColumnStats, SimpleStats};
+pub use stats::{ColumnStats, SimpleStats, StatsCollector, ValueStats};
 pub use store::open_warehouse;
 pub use table::Table;
 pub use types::{DataField, DataType, TypeKind};

@@ -5,7 +5,9 @@ use std::collections::HashMap;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 
-mod avro;
+pub(crate) mod avro;
+
+pub use avro::{decode_manifest, encode_manifest};
 
 /// Whether an entry adds or removes its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,6 +16,25 @@ pub enum FileKind {
     Add,
     /// The file is no longer part of the table.
     Delete,
+}
+
+impl FileKind {
+    /// The number in manifests.
+    pub fn code(self) -> i32 {
+        match self {
+            Self::Add => 0,
+            Self::Delete => 1,
+        }
+    }
+
+    /// The kind of a number in manifests.
+    pub fn from_code(code: i32) -> Option<Self> {
+        match code {
+            0 => Some(Self::Add),
+            1 => Some(Self::Delete),
+            _ => None,
+        }
+    }
 }
 
 /// One change of one data file.

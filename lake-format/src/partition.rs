@@ -99,7 +99,7 @@ impl Partition {
         for (value, key) in self.values.iter().zip(&schema.partition_keys) {
             let kind = schema.field(key).map(|field| field.data_type.kind.clone());
             let text = kind.and_then(|kind| {
-                text::value_text(value, &kind, text::Names::Sql)
+                text::value_text(value, &kind, Names::Sql)
                     .ok()
                     .flatten()
             });

@@ -143,7 +143,7 @@ impl TableSchema {
     }
 
     /// The types of the columns.
-    pub fn types(&self) -> impl ExactSizeIterator<Item = &DataType> {
+    pub fn types(&self) -> impl ExactSizeIterator<Item = &DataType> + Clone {
         self.fields.iter().map(|field| &field.data_type)
     }
 

@@ -1,9 +1,15 @@
 //! Column statistics of data files and of the partitions in a manifest.
 
+use std::cmp::Ordering;
+
 use crate::binary_row::BinaryRow;
 use crate::datum::Datum;
 use crate::error::{Error, Result};
 use crate::types::DataType;
+
+mod collect;
+
+pub use collect::{StatsCollector, ValueStats};
 
 /// Minimum, maximum and null count of columns, as manifests store them (paimon: `SimpleStats`).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,6 +40,20 @@ impl ColumnStats {
             min: Datum::Null,
             max: Datum::Null,
             null_count: None,
+        }
+    }
+
+    /// Takes one more value into bounds and count that began with a count of 0.
+    pub fn include(&mut self, value: &Datum) {
+        if value.is_null() {
+            self.null_count = self.null_count.map(|count| count + 1);
+            return;
+        }
+        if self.min.is_null() || value.compare(&self.min) == Some(Ordering::Less) {
+            self.min = value.clone();
+        }
+        if self.max.is_null() || value.compare(&self.max) == Some(Ordering::Greater) {
+            self.max = value.clone();
         }
     }
 }

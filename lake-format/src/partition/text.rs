@@ -48,7 +48,7 @@ pub fn value_text(value: &Datum, kind: &TypeKind, names: Names) -> Result<Option
 }
 
 /// `-12.30` of −1230 with scale 2.
-pub fn decimal_text(unscaled: i128, scale: u8) -> String {
+pub(crate) fn decimal_text(unscaled: i128, scale: u8) -> String {
     let digits = unscaled.unsigned_abs().to_string();
     let sign = if unscaled < 0 { "-" } else { "" };
     let scale = usize::from(scale);
@@ -64,7 +64,7 @@ pub fn decimal_text(unscaled: i128, scale: u8) -> String {
 ///
 /// # Errors
 /// [`Error::BadValue`] beyond the years −9999 to 9999.
-pub fn date_text(days: i32) -> Result<String> {
+pub(crate) fn date_text(days: i32) -> Result<String> {
     let epoch = jiff::civil::date(1970, 1, 1);
     let date = epoch.checked_add(
         jiff::Span::new()
