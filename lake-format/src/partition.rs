@@ -71,7 +71,7 @@ impl Partition {
         let options = TableOptions::new(&schema.options);
         let mut path = String::new();
         for (value, field) in self.values.iter().zip(schema.partition_fields()?) {
-            let text = text::value_text(value, &field.data_type.kind, options.partition_names())?;
+            let text = value_text(value, &field.data_type.kind, options.partition_names())?;
             let is_blank = text
                 .as_deref()
                 .is_none_or(|text| text.chars().all(is_java_whitespace));
@@ -98,11 +98,7 @@ impl Partition {
         let mut shown = String::new();
         for (value, key) in self.values.iter().zip(&schema.partition_keys) {
             let kind = schema.field(key).map(|field| field.data_type.kind.clone());
-            let text = kind.and_then(|kind| {
-                text::value_text(value, &kind, Names::Sql)
-                    .ok()
-                    .flatten()
-            });
+            let text = kind.and_then(|kind| value_text(value, &kind, Names::Sql).ok().flatten());
             let comma = if shown.is_empty() { "" } else { "," };
             let _ = write!(shown, "{comma}{key}={}", text.as_deref().unwrap_or("null"));
         }
