@@ -8,11 +8,15 @@ pub mod frame;
 pub mod ids;
 pub mod message;
 pub mod partition;
+pub mod record;
 pub mod row;
 pub mod sasl;
 pub mod schema;
 
 pub use error::Error;
+
+#[cfg(test)]
+mod arbitrary;
 
 /// The messages of the protocol, generated from `proto/fluss.proto`.
 #[allow(missing_docs, clippy::all, clippy::pedantic, reason = "generated code")]
