@@ -1,6 +1,7 @@
 //! The Fluss wire format and a client for it.
 
 pub mod api_key;
+pub mod client;
 pub mod descriptor;
 pub mod error;
 pub mod error_code;
