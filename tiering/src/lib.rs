@@ -3,6 +3,7 @@
 //! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]), [`enumerate`] turns offsets into
 //! splits, workers write each split's rows as files of one bucket, the committer publishes them and reports the progress.
 
+pub mod cli;
 pub mod config;
 pub mod enumerate;
 pub mod error;
