@@ -2,8 +2,11 @@
 //!
 //! Standard output is data, standard error is log. Exit codes: 0 done, 1 failed, 2 usage, 75 try again.
 
+pub mod columns;
+pub mod connect;
 pub mod exit;
 pub mod output;
+pub mod table;
 
 use std::path::PathBuf;
 

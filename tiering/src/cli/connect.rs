@@ -1,0 +1,60 @@
+//! From the command line to a cluster or a lake.
+
+use std::sync::Arc;
+
+use object_store::ObjectStore;
+use object_store::path::Path;
+use weir_lake_format::Table;
+use weir_protocol::client::{Client, ClientConfig, Error};
+use weir_protocol::ids::TablePath;
+use weir_protocol::sasl::PlainCredentials;
+
+use super::exit::{Failure, Outcome};
+use super::{Cluster, Warehouse};
+
+/// Connects to the cluster.
+///
+/// # Errors
+/// 75 if nobody answers, 1 if the cluster refuses us.
+pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
+    let mut config = ClientConfig::new(arguments.bootstrap.iter().cloned());
+    if let (Some(user), Some(password)) = (&arguments.user, &arguments.password) {
+        config.credentials =
+            Some(PlainCredentials { user: user.clone(), password: password.clone() });
+    }
+    Client::connect(config).await.map_err(|error| {
+        let addresses = arguments.bootstrap.join(",");
+        let message = format!("can't reach the cluster at {addresses}: {error}; is it running?");
+        if error.is_retriable() { Failure::try_again(message) } else { Failure::failed(message) }
+    })
+}
+
+/// The failure for an error of the cluster: retriable ones ask to try again.
+pub fn failure(error: &Error) -> Failure {
+    if error.outcome_is_unknown() {
+        Failure::try_again(format!("{error}; it may or may not have happened: look before you repeat it"))
+    } else if error.is_retriable() {
+        Failure::try_again(error)
+    } else {
+        Failure::failed(error)
+    }
+}
+
+/// Opens the store of a warehouse and the folder in it.
+///
+/// # Errors
+/// If the address can't be understood.
+pub fn store(arguments: &Warehouse) -> Outcome<(Arc<dyn ObjectStore>, Path)> {
+    let options = std::collections::BTreeMap::new();
+    weir_lake_format::store::open_warehouse(&arguments.warehouse, &options).map_err(Failure::failed)
+}
+
+/// Opens a table of the lake.
+///
+/// # Errors
+/// If there is none, or it can't be read.
+pub async fn lake_table(arguments: &Warehouse, path: &TablePath) -> Outcome<Table> {
+    let (store, root) = store(arguments)?;
+    let folder = root.join(format!("{}.db", path.database)).join(path.table.clone());
+    Table::open(store, folder).await.map_err(Failure::failed)
+}

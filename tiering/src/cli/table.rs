@@ -1,0 +1,277 @@
+//! `weir table`: the tables of a cluster.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+use weir_protocol::client::admin::{PartitionInfo, TableChanges, TableInfo};
+use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
+use weir_protocol::client::{Client, Error};
+use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
+use weir_protocol::ids::{BucketId, TablePath, TotalBuckets};
+use weir_protocol::schema::Schema;
+
+use super::columns::{parse, type_text};
+use super::connect::{cluster, failure};
+use super::exit::{Failure, Outcome};
+use super::output::{Align, Columns, count, print, print_json};
+use super::{TableAlter, TableCommand, TableCreate, TableDrop, TableList, TableTarget};
+
+/// Runs a subcommand.
+///
+/// # Errors
+/// One sentence that names the table.
+pub async fn run(command: TableCommand) -> Outcome {
+    match command {
+        TableCommand::List(arguments) => list(arguments).await,
+        TableCommand::Show(arguments) => show(arguments).await,
+        TableCommand::Create(arguments) => create(arguments).await,
+        TableCommand::Alter(arguments) => alter(arguments).await,
+        TableCommand::Drop(arguments) => drop_table(arguments).await,
+        TableCommand::Partitions(arguments) => partitions(arguments).await,
+    }
+}
+
+async fn list(arguments: TableList) -> Outcome {
+    let client = cluster(&arguments.cluster).await?;
+    let databases = match arguments.database {
+        Some(database) => vec![database],
+        None => client.list_databases().await.map_err(|error| failure(&error))?,
+    };
+    let mut tables = Vec::new();
+    for database in databases {
+        for table in client.list_tables(&database).await.map_err(|error| failure(&error))? {
+            let path = TablePath::new(&database, table);
+            match client.table_info(&path).await {
+                Ok(info) => tables.push(info),
+                Err(error) if is_missing(&error) => {}
+                Err(error) => return Err(failure(&error)),
+            }
+        }
+    }
+    if arguments.json {
+        return print_json(&tables.iter().map(summary).collect::<Vec<_>>());
+    }
+    let mut columns = Columns::new(&[
+        ("TABLE", Align::Left), ("ID", Align::Right), ("COLUMNS", Align::Right),
+        ("PARTITIONED BY", Align::Left), ("BUCKETS", Align::Right), ("LAKE", Align::Left),
+    ]);
+    for info in &tables {
+        let descriptor = &info.descriptor;
+        columns.row([
+            info.path.to_string(),
+            info.table_id.to_string(),
+            descriptor.schema.columns.len().to_string(),
+            descriptor.partition_keys.join(", "),
+            descriptor.bucket_count.map(|count| count.to_string()).unwrap_or_default(),
+            if in_lake(descriptor) { "yes" } else { "no" }.to_owned(),
+        ]);
+    }
+    columns.print()
+}
+
+fn is_missing(error: &Error) -> bool {
+    error.code() == Some(weir_protocol::error_code::ErrorCode::TableNotExist)
+}
+
+fn in_lake(descriptor: &TableDescriptor) -> bool {
+    descriptor.properties.get("table.datalake.enabled").is_some_and(|value| value == "true")
+}
+
+fn summary(info: &TableInfo) -> serde_json::Value {
+    json!({
+        "table": info.path.to_string(),
+        "table_id": info.table_id.0,
+        "schema_id": info.schema_id.0,
+        "columns": info.descriptor.schema.columns.iter().map(|column| json!({
+            "name": column.name, "type": type_text(&column.ty), "comment": column.comment,
+        })).collect::<Vec<_>>(),
+        "primary_key": info.descriptor.schema.primary_key,
+        "partitioned_by": info.descriptor.partition_keys,
+        "bucket_key": info.descriptor.bucket_keys,
+        "bucket_count": info.descriptor.bucket_count,
+        "bucket_layout_epoch": info.bucket_layout_epoch,
+        "lake": in_lake(&info.descriptor),
+        "properties": shown(&info.descriptor.properties),
+        "custom_properties": shown(&info.descriptor.custom_properties),
+        "created_ms": info.created_ms,
+    })
+}
+
+/// Properties without secrets.
+fn shown(properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let secret = |key: &str| {
+        let key = key.to_ascii_lowercase();
+        ["secret", "password", "token", "access-key", "accesskey"].iter().any(|word| key.contains(word))
+    };
+    let value = |key: &String, value: &String| if secret(key) { "***".to_owned() } else { value.clone() };
+    properties.iter().map(|(key, text)| (key.clone(), value(key, text))).collect()
+}
+
+/// One partition, or the table itself, with the offsets of its buckets.
+struct Part {
+    partition: Option<PartitionInfo>,
+    buckets: TotalBuckets,
+    /// Log start and high watermark by bucket.
+    offsets: Vec<(BucketId, i64, i64)>,
+}
+
+async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
+    let partitions: Vec<Option<PartitionInfo>> = if info.descriptor.is_partitioned() {
+        client.list_partitions(&info.path).await?.into_iter().map(Some).collect()
+    } else {
+        vec![None]
+    };
+    let mut parts = Vec::with_capacity(partitions.len());
+    for partition in partitions {
+        let buckets = match &partition {
+            Some(partition) => partition.total_buckets(info)?,
+            None => info.total_buckets()?,
+        };
+        let mut request = OffsetsRequest {
+            path: info.path.clone(),
+            table: info.table_id,
+            partition: partition.as_ref().map(|partition| partition.id),
+            buckets: (0..buckets.0).map(BucketId).collect(),
+            spec: OffsetSpec::Earliest,
+            routing_count: buckets,
+        };
+        let starts = client.list_offsets(&request).await?;
+        request.spec = OffsetSpec::Latest;
+        let mut offsets = Vec::new();
+        for (bucket, end) in client.list_offsets(&request).await? {
+            let start = starts.get(&bucket).cloned().transpose()?.map_or(0, |start| start.0);
+            offsets.push((bucket, start, end?.0));
+        }
+        parts.push(Part { partition, buckets, offsets });
+    }
+    Ok(parts)
+}
+
+async fn show(arguments: TableTarget) -> Outcome {
+    let client = cluster(&arguments.cluster).await?;
+    let info = client.table_info(&arguments.table).await.map_err(|error| failure(&error))?;
+    let parts = parts(&client, &info).await.map_err(|error| failure(&error))?;
+    let ends: i64 = parts.iter().flat_map(|part| &part.offsets).map(|(_, _, end)| end).sum();
+    let starts: i64 = parts.iter().flat_map(|part| &part.offsets).map(|(_, start, _)| start).sum();
+    if arguments.json {
+        let mut document = summary(&info);
+        document["log_start_sum"] = starts.into();
+        document["log_end_sum"] = ends.into();
+        document["partitions"] = parts.iter().map(part_json).collect();
+        return print_json(&document);
+    }
+    let descriptor = &info.descriptor;
+    let mut text = format!("table       {} (id {}, schema {})\n", info.path, info.table_id, info.schema_id);
+    for (name, keys) in [
+        ("primary key", &descriptor.schema.primary_key),
+        ("partitions", &descriptor.partition_keys),
+        ("bucket key", &descriptor.bucket_keys),
+    ] {
+        if !keys.is_empty() {
+            text += &format!("{name:<11} {}\n", keys.join(", "));
+        }
+    }
+    text += &format!(
+        "buckets     {} (layout epoch {})\n",
+        descriptor.bucket_count.unwrap_or_default(),
+        info.bucket_layout_epoch
+    );
+    text += &format!("rows in log {} (offsets {} to {})\n", count(ends - starts), count(starts), count(ends));
+    for (key, value) in shown(&descriptor.properties).into_iter().chain(shown(&descriptor.custom_properties)) {
+        text += &format!("option      {key} = {value}\n");
+    }
+    print(&text)?;
+    let mut columns = Columns::new(&[("COLUMN", Align::Left), ("TYPE", Align::Left), ("COMMENT", Align::Left)]);
+    for column in &descriptor.schema.columns {
+        let comment = column.comment.clone().unwrap_or_default();
+        columns.row([column.name.clone(), type_text(&column.ty), comment]);
+    }
+    columns.print()
+}
+
+fn part_json(part: &Part) -> serde_json::Value {
+    json!({
+        "partition": part.partition.as_ref().map(|partition| partition.name.clone()),
+        "partition_id": part.partition.as_ref().map(|partition| partition.id.0),
+        "bucket_count": part.buckets.0,
+        "buckets": part.offsets.iter().map(|(bucket, start, end)| json!({
+            "bucket": bucket.0, "log_start": start, "log_end": end,
+        })).collect::<Vec<_>>(),
+    })
+}
+
+async fn partitions(arguments: TableTarget) -> Outcome {
+    let client = cluster(&arguments.cluster).await?;
+    let info = client.table_info(&arguments.table).await.map_err(|error| failure(&error))?;
+    if !info.descriptor.is_partitioned() {
+        return Err(Failure::failed(format!("{} has no partitions", info.path)));
+    }
+    let parts = parts(&client, &info).await.map_err(|error| failure(&error))?;
+    if arguments.json {
+        return print_json(&parts.iter().map(part_json).collect::<Vec<_>>());
+    }
+    let mut columns = Columns::new(&[
+        ("PARTITION", Align::Left), ("ID", Align::Right), ("BUCKETS", Align::Right), ("ROWS IN LOG", Align::Right),
+    ]);
+    for part in &parts {
+        let rows: i64 = part.offsets.iter().map(|(_, start, end)| end - start).sum();
+        let partition = part.partition.as_ref();
+        columns.row([
+            partition.map(|partition| partition.name.clone()).unwrap_or_default(),
+            partition.map(|partition| partition.id.to_string()).unwrap_or_default(),
+            part.buckets.to_string(),
+            count(rows),
+        ]);
+    }
+    columns.print()
+}
+
+async fn create(arguments: TableCreate) -> Outcome {
+    let columns = arguments.columns.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>();
+    let schema = Schema::new(columns.map_err(Failure::usage)?, Vec::new()).map_err(Failure::usage)?;
+    let mut descriptor = TableDescriptor::new(schema);
+    descriptor.partition_keys = arguments.partition_by;
+    descriptor.bucket_keys = arguments.bucket_key;
+    descriptor.bucket_count = arguments.buckets;
+    for (key, value) in arguments.options {
+        let properties = if key.starts_with("table.") {
+            &mut descriptor.properties
+        } else {
+            &mut descriptor.custom_properties
+        };
+        properties.insert(key, value);
+    }
+    let client = cluster(&arguments.cluster).await?;
+    client
+        .create_database(&arguments.table.database, &DatabaseDescriptor::default(), true)
+        .await
+        .map_err(|error| failure(&error))?;
+    client
+        .create_table(&arguments.table, &descriptor, arguments.if_not_exists)
+        .await
+        .map_err(|error| failure(&error))
+}
+
+async fn alter(arguments: TableAlter) -> Outcome {
+    let columns = arguments.columns.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>();
+    let mut changes = TableChanges {
+        reset: arguments.resets,
+        add_columns: columns.map_err(Failure::usage)?,
+        ..TableChanges::default()
+    };
+    for (key, value) in arguments.options {
+        if key == "bucket.num" {
+            let buckets = value.parse().map_err(|_| Failure::usage(format!("bucket.num={value} is no number")))?;
+            changes.bucket_count = Some(TotalBuckets(buckets));
+        } else {
+            changes.set.push((key, value));
+        }
+    }
+    let client = cluster(&arguments.cluster).await?;
+    client.alter_table(&arguments.table, &changes, false).await.map_err(|error| failure(&error))
+}
+
+async fn drop_table(arguments: TableDrop) -> Outcome {
+    let client = cluster(&arguments.cluster).await?;
+    client.drop_table(&arguments.table, arguments.if_exists).await.map_err(|error| failure(&error))
+}
