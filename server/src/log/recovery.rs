@@ -155,6 +155,10 @@ impl Recovery<'_> {
             verdict.end = judged.found.extent.next_offset;
             verdict.keep.push(judged);
         }
+        // The last one kept may take appends, though it was not the last one found.
+        if let Some(last) = verdict.keep.pop_if(|last| last.found.index.is_none()) {
+            verdict.keep.push(self.judge_segment(last.base_offset, true)?);
+        }
         verdict.end = meta.after_gap(verdict.end);
         Ok(verdict)
     }

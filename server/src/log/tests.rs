@@ -35,7 +35,7 @@ pub(super) fn small() -> LogConfig {
 }
 
 pub(super) fn options(disk: &MemoryDisk, config: LogConfig) -> LogOptions {
-    LogOptions { disk: Arc::new(disk.clone()), config, flusher: None }
+    LogOptions { disk: Arc::new(disk.process()), config, flusher: None }
 }
 
 pub(super) fn open(disk: &MemoryDisk) -> Arc<Log> {

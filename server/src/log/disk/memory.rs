@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock, RwLockReadGuard};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -36,7 +36,15 @@ struct State {
 
 /// The disk. Clones are the same disk.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct MemoryDisk(Arc<Mutex<State>>);
+pub(crate) struct MemoryDisk(Arc<Mutex<State>>, Arc<RwLock<()>>);
+
+/// The disk as one process sees it: a crash ends the process, and with it all it does to the disk.
+#[derive(Clone, Debug)]
+pub(crate) struct Process {
+    disk: MemoryDisk,
+    /// How many crashes there had been when it began.
+    born: u64,
+}
 
 /// What a crash leaves of bytes that were not synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +67,7 @@ impl MemoryDisk {
 
     /// Everything open before is dead; what was not synced is treated as `crash` says.
     pub(crate) fn crash(&self, crash: Crash) {
+        let _nobody_in_a_call = self.1.write();
         let mut state = self.0.lock();
         state.crashes += 1;
         state.free_bytes = None;
@@ -93,6 +102,11 @@ impl MemoryDisk {
             state.durable_dirs = state.dirs.clone();
         }
         state.live = kept;
+    }
+
+    /// What a process that starts now is given.
+    pub(crate) fn process(&self) -> Process {
+        Process { disk: self.clone(), born: self.0.lock().crashes }
     }
 
     pub(crate) fn run_full_after(&self, bytes: u64) {
@@ -307,6 +321,65 @@ impl Disk for MemoryDisk {
 impl MemoryDisk {
     fn handle(&self, content: Shared, born: u64) -> MemoryFile {
         MemoryFile { content, disk: Arc::downgrade(&self.0), born }
+    }
+}
+
+impl Process {
+    /// No crash happens while the guard lives.
+    fn alive(&self) -> io::Result<(RwLockReadGuard<'_, ()>, &MemoryDisk)> {
+        let guard = self.disk.1.read();
+        if self.disk.0.lock().crashes == self.born {
+            Ok((guard, &self.disk))
+        } else {
+            Err(io::Error::other("process is dead"))
+        }
+    }
+}
+
+impl Disk for Process {
+    fn create_dir(&self, path: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.create_dir(path)
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        let (_alive, disk) = self.alive()?;
+        disk.exists(path)
+    }
+
+    fn list(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let (_alive, disk) = self.alive()?;
+        disk.list(dir)
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let (_alive, disk) = self.alive()?;
+        disk.create(path)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let (_alive, disk) = self.alive()?;
+        disk.open(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.rename(from, to)
+    }
+
+    fn remove(&self, path: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.remove(path)
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.remove_dir_all(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.sync_dir(dir)
     }
 }
 
