@@ -9,6 +9,7 @@ pub mod connection;
 mod error;
 pub mod metadata;
 pub mod offsets;
+pub mod scanner;
 mod pool;
 pub mod tiering;
 
@@ -258,11 +259,6 @@ impl Backoff {
         let pause = Self::FIRST.saturating_mul(1 << self.failures.min(6)).min(Self::MAX);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(rand::rng().random_range(0.8..=1.2))
-    }
-
-    /// Starts again with the shortest pause.
-    pub(crate) fn reset(&mut self) {
-        self.failures = 0;
     }
 }
 
