@@ -81,7 +81,12 @@ fn value_of(kind: &TypeKind) -> BoxedStrategy<Datum> {
             let limit = 10i128.pow(u32::from(*precision)) - 1;
             (-limit..=limit).prop_map(Datum::Decimal).boxed()
         }
-        TypeKind::Char { .. } | TypeKind::String => "[a-zé中😀]{0,12}".prop_map(Datum::String).boxed(),
+        TypeKind::Char { length } => {
+            // INDEXED rows hold n bytes of CHAR(n).
+            let letters = vec(proptest::char::range('a', 'z'), 0..=usize::try_from(*length).unwrap());
+            letters.prop_map(|letters| Datum::String(letters.into_iter().collect())).boxed()
+        }
+        TypeKind::String => "[a-zé中😀]{0,12}".prop_map(Datum::String).boxed(),
         TypeKind::Binary { length } => {
             vec(any::<u8>(), usize::try_from(*length).unwrap()).prop_map(Datum::Bytes).boxed()
         }

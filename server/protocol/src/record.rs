@@ -4,7 +4,9 @@ use crate::error::{Error, Result};
 use crate::ids::{SchemaId, WriterId};
 
 pub mod arrow;
+pub mod kv_batch;
 pub mod log_batch;
+pub mod rows;
 
 pub use log_batch::{LogBatch, LogBatchHeader, batches};
 

@@ -4,8 +4,19 @@ use crate::error::{Error, Result};
 use crate::schema::{LogicalType, TypeKind};
 
 mod arrow_values;
+pub mod binary;
+pub mod bucket;
+pub mod compacted;
+pub mod indexed;
+pub mod key;
+mod slots;
+mod wire;
+
+#[cfg(test)]
+mod tests;
 
 pub use arrow_values::{array_of, datum_at};
+pub(crate) use wire::{Reader, put_var_u32};
 
 /// One value of any type. The type stands beside it, in the schema.
 #[derive(Clone, Debug, PartialEq)]
@@ -91,4 +102,22 @@ impl Datum {
         }
         Err(Error::ValueMismatch { expected: ty.to_string(), found: "null" })
     }
+}
+
+/// How many values a row must have; an error if it has others.
+fn check_arity(format: &'static str, values: usize, types: usize) -> Result<()> {
+    if values == types {
+        return Ok(());
+    }
+    Err(Error::invalid(format, values.to_string(), "number of values differs from the schema's columns"))
+}
+
+/// Whether a decimal of this precision is stored as 64 bits in row formats.
+fn is_compact_decimal(precision: u8) -> bool {
+    precision <= 18
+}
+
+/// Whether a timestamp of this precision is stored as milliseconds alone in row formats.
+fn is_compact_timestamp(precision: u8) -> bool {
+    precision <= 3
 }

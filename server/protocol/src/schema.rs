@@ -244,6 +244,24 @@ impl RowField {
     }
 }
 
+impl AsRef<LogicalType> for LogicalType {
+    fn as_ref(&self) -> &LogicalType {
+        self
+    }
+}
+
+impl AsRef<LogicalType> for RowField {
+    fn as_ref(&self) -> &LogicalType {
+        &self.ty
+    }
+}
+
+impl AsRef<LogicalType> for Column {
+    fn as_ref(&self) -> &LogicalType {
+        &self.ty
+    }
+}
+
 /// How a primary-key table of the aggregation engine merges a column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AggFunction {

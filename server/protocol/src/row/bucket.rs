@@ -1,0 +1,95 @@
+//! Which bucket a key belongs to.
+//!
+//! Source: fluss `FlussBucketingFunction`, `PaimonBucketingFunction`, `IcebergBucketingFunction`, `MurmurHashUtils`.
+
+use super::key::KeyFormat;
+use crate::ids::{BucketId, TotalBuckets};
+
+mod vector;
+
+pub use vector::bucket_ids;
+
+const SEED: u32 = 42;
+const C1: u32 = 0xcc9e_2d51;
+const C2: u32 = 0x1b87_3593;
+
+fn mix_k1(k1: u32) -> u32 {
+    k1.wrapping_mul(C1).rotate_left(15).wrapping_mul(C2)
+}
+
+fn mix_h1(h1: u32, k1: u32) -> u32 {
+    (h1 ^ k1).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
+}
+
+fn finish(mut h1: u32) -> u32 {
+    h1 ^= h1 >> 16;
+    h1 = h1.wrapping_mul(0x85eb_ca6b);
+    h1 ^= h1 >> 13;
+    h1 = h1.wrapping_mul(0xc2b2_ae35);
+    h1 ^ h1 >> 16
+}
+
+/// Murmur3 of 32 bits as Flink, Fluss and Paimon have it, seed 42. Not the standard: each byte past the last whole word
+/// is sign-extended and mixed as a word of its own.
+pub fn murmur(bytes: &[u8]) -> i32 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut h1 = SEED;
+    for word in words {
+        h1 = mix_h1(h1, mix_k1(u32::from_le_bytes(*word)));
+    }
+    for byte in rest {
+        h1 = mix_h1(h1, mix_k1(i32::from(byte.cast_signed()).cast_unsigned()));
+    }
+    // Lengths beyond 32 bits wrap, as they would in the reference.
+    finish(h1 ^ bytes.len() as u32).cast_signed()
+}
+
+/// Standard `murmur3_x86_32` with seed 0: Iceberg's.
+fn murmur_standard(bytes: &[u8]) -> u32 {
+    let (words, rest) = bytes.as_chunks::<4>();
+    let mut h1 = 0;
+    for word in words {
+        h1 = mix_h1(h1, mix_k1(u32::from_le_bytes(*word)));
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 4];
+        for (place, byte) in word.iter_mut().zip(rest) {
+            *place = *byte;
+        }
+        h1 ^= mix_k1(u32::from_le_bytes(word));
+    }
+    finish(h1 ^ bytes.len() as u32)
+}
+
+/// Fluss's second mix of a hash: never negative.
+fn remix(hash: i32) -> i32 {
+    let mixed = finish(mix_h1(0, mix_k1(hash.cast_unsigned())) ^ 4).cast_signed();
+    // The one number without a positive counterpart becomes 0.
+    if mixed == i32::MIN { 0 } else { mixed.abs() }
+}
+
+/// The bucket of a compacted key, for tables without lake (or of lance). `total` below 1 counts as 1.
+pub fn fluss_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
+    BucketId(remix(murmur(key)) % total.0.max(1))
+}
+
+/// The bucket of a Paimon key. `total` below 1 counts as 1.
+pub fn paimon_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
+    BucketId((murmur(key) % total.0.max(1)).abs())
+}
+
+/// The bucket of an Iceberg key. `total` below 1 counts as 1.
+pub fn iceberg_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
+    BucketId((murmur_standard(key) & 0x7fff_ffff).cast_signed() % total.0.max(1))
+}
+
+impl KeyFormat {
+    /// The bucket of a key in this format.
+    pub fn bucket(self, key: &[u8], total: TotalBuckets) -> BucketId {
+        match self {
+            Self::Compacted => fluss_bucket(key, total),
+            Self::Paimon => paimon_bucket(key, total),
+            Self::Iceberg => iceberg_bucket(key, total),
+        }
+    }
+}
