@@ -8,7 +8,7 @@ use std::fmt;
 
 use bytes::Bytes;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::store::{Revision, Versioned};

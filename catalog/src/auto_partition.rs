@@ -1,0 +1,190 @@
+//! Partitions that follow time: which to create ahead, and which have had their day.
+//!
+//! Pure: the clock's time, the partitions and how far each is in the lake are arguments.
+//! Units, formats and the order of text follow the reference's `PartitionUtils`.
+
+use std::collections::BTreeSet;
+
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp, Zoned};
+use weir_protocol::ids::{LogOffset, PartitionId};
+
+mod format;
+
+pub use format::TimeFormat;
+
+/// Most partitions that one [`plan`] creates or drops; the rest follows with the next one.
+pub const MAX_CHANGES: usize = 100;
+
+/// How long one partition lasts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TimeUnit {
+    /// `yyyyMMddHH`
+    Hour,
+    /// `yyyyMMdd`
+    Day,
+    /// `yyyyMM`
+    Month,
+    /// `yyyyQ`
+    Quarter,
+    /// `yyyy`
+    Year,
+}
+
+impl TimeUnit {
+    /// Reads the name of a unit, in any case.
+    ///
+    /// # Errors
+    /// A text for the end of a sentence.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text.trim().to_ascii_uppercase().as_str() {
+            "HOUR" => Ok(Self::Hour),
+            "DAY" => Ok(Self::Day),
+            "MONTH" => Ok(Self::Month),
+            "QUARTER" => Ok(Self::Quarter),
+            "YEAR" => Ok(Self::Year),
+            _ => Err(format!("`{text}` is no time unit")),
+        }
+    }
+
+    /// The time `steps` units after `time`; `None` beyond the calendar.
+    fn after(self, time: &Zoned, steps: i64) -> Option<Zoned> {
+        let span = match self {
+            Self::Hour => Span::new().try_hours(steps),
+            Self::Day => Span::new().try_days(steps),
+            Self::Month => Span::new().try_months(steps),
+            Self::Quarter => Span::new().try_months(steps.checked_mul(3)?),
+            Self::Year => Span::new().try_years(steps),
+        };
+        time.checked_add(span.ok()?).ok()
+    }
+}
+
+/// How the partitions of a table follow time.
+#[derive(Clone, Debug)]
+pub struct AutoPartition {
+    /// Whether the server creates and drops partitions.
+    pub is_enabled: bool,
+    /// The partition column that holds the time.
+    pub key: String,
+    /// How long one partition lasts.
+    pub unit: TimeUnit,
+    /// How its time is written.
+    pub format: TimeFormat,
+    /// The zone in which days begin.
+    pub zone: TimeZone,
+    /// Partitions to have ready, the current one among them.
+    pub precreate: i32,
+    /// Past partitions to keep; negative for ever.
+    pub retention: i32,
+}
+
+impl AutoPartition {
+    /// The text of the partition `steps` units after the one that holds `now_ms`.
+    pub fn text(&self, now_ms: i64, steps: i64) -> Option<String> {
+        let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(self.zone.clone());
+        Some(self.format.write(&self.unit.after(&now, steps)?))
+    }
+
+    /// The oldest text that is kept; `None` if all are.
+    pub fn oldest_kept(&self, now_ms: i64) -> Option<String> {
+        if self.retention < 0 { None } else { self.text(now_ms, -i64::from(self.retention)) }
+    }
+}
+
+/// A partition as the plan needs it.
+#[derive(Clone, Debug)]
+pub struct KnownPartition {
+    /// Its id.
+    pub id: PartitionId,
+    /// Its name.
+    pub name: String,
+    /// Its value of the time column.
+    pub time: String,
+    /// Where its buckets stand; looked at only if the table has a lake.
+    pub progress: Progress,
+}
+
+/// How far a partition is in the lake.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// The table has no lake: nothing to wait for.
+    NoLake,
+    /// Some bucket's ends are not known: not to be dropped.
+    Unknown,
+    /// Per bucket, every bucket of the partition: end offset in the lake (`None` if nothing is) and of the log.
+    Buckets(Vec<(Option<LogOffset>, LogOffset)>),
+}
+
+impl Progress {
+    /// Whether everything that was written is in the lake.
+    pub fn is_complete(&self) -> bool {
+        match self {
+            Progress::NoLake => true,
+            Progress::Unknown => false,
+            Progress::Buckets(buckets) => buckets
+                .iter()
+                .all(|(tiered, log)| tiered.unwrap_or(LogOffset(0)) >= *log),
+        }
+    }
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Names of partitions to create, soonest first. Only for tables with a single partition column.
+    pub create: Vec<String>,
+    /// Partitions to drop, oldest first.
+    pub drop: Vec<PartitionId>,
+    /// How many are old enough, but not wholly in the lake yet.
+    pub waiting: usize,
+}
+
+/// Plans the partitions of one table.
+///
+/// * `partition_key_count`: with several partition columns nothing is created ahead.
+/// * Partitions whose time text does not parse are the owner's own and stay.
+/// * At most [`MAX_CHANGES`] creations and as many drops.
+pub fn plan(
+    now_ms: i64,
+    table: &AutoPartition,
+    partition_key_count: usize,
+    partitions: &[KnownPartition],
+) -> Plan {
+    let mut plan = Plan::default();
+    if !table.is_enabled {
+        return plan;
+    }
+    if let Some(oldest_kept) = table.oldest_kept(now_ms) {
+        plan.drop_before(&oldest_kept, table, partitions);
+    }
+    if partition_key_count == 1 {
+        let known: BTreeSet<&str> = partitions.iter().map(|p| p.name.as_str()).collect();
+        let ahead = (0..i64::from(table.precreate)).take(MAX_CHANGES);
+        for name in ahead.filter_map(|steps| table.text(now_ms, steps)) {
+            if !known.contains(name.as_str()) && !plan.create.contains(&name) {
+                plan.create.push(name);
+            }
+        }
+    }
+    plan
+}
+
+impl Plan {
+    fn drop_before(&mut self, oldest_kept: &str, table: &AutoPartition, partitions: &[KnownPartition]) {
+        let is_old =
+            |p: &&KnownPartition| p.time.as_str() < oldest_kept && table.format.fits(&p.time);
+        let mut old: Vec<&KnownPartition> = partitions.iter().filter(is_old).collect();
+        old.sort_by(|left, right| (&left.time, left.id).cmp(&(&right.time, right.id)));
+        for partition in old {
+            if !partition.progress.is_complete() {
+                self.waiting += 1;
+            } else if self.drop.len() < MAX_CHANGES {
+                self.drop.push(partition.id);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

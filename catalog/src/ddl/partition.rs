@@ -1,0 +1,71 @@
+//! A new partition: whether its values make one of the table.
+
+use weir_protocol::descriptor::TableDescriptor;
+use weir_protocol::ids::TablePath;
+use weir_protocol::partition::{PartitionSpec, parse_value};
+
+use super::names;
+use super::properties::TableProperties;
+use crate::{Error, Result};
+
+/// The values of a partition in the order of the table's partition keys.
+///
+/// # Errors
+/// [`Error::TableNotPartitioned`], and [`Error::InvalidPartition`] for keys that are missing or too many and
+/// for values that make no name.
+pub fn ordered_spec(
+    path: &TablePath,
+    partition_keys: &[String],
+    spec: &PartitionSpec,
+) -> Result<PartitionSpec> {
+    if partition_keys.is_empty() {
+        return Err(Error::TableNotPartitioned { path: path.clone() });
+    }
+    let invalid = |reason: String| Error::InvalidPartition { path: path.clone(), reason };
+    let ordered = spec.ordered(partition_keys).map_err(|error| invalid(error.to_string()))?;
+    for (_, value) in &ordered.0 {
+        names::check(value).map_err(invalid)?;
+    }
+    Ok(ordered)
+}
+
+/// Checks a partition that is to be created, `spec` being ordered already.
+///
+/// * The text of each value is one of its column's type.
+/// * In an auto-partitioned table the time has the table's format and is not older than what is kept.
+///
+/// # Errors
+/// [`Error::InvalidPartition`].
+pub fn check_partition(
+    path: &TablePath,
+    table: &TableDescriptor,
+    spec: &PartitionSpec,
+    now_ms: i64,
+) -> Result<()> {
+    let invalid = |reason: String| Error::InvalidPartition { path: path.clone(), reason };
+    for (key, value) in &spec.0 {
+        names::check_new(value).map_err(invalid)?;
+        let Some(column) = table.schema.column(key) else {
+            return Err(invalid(format!("`{key}` is no column")));
+        };
+        if let Err(error) = parse_value(value, &column.ty.kind) {
+            return Err(invalid(format!("`{value}` of `{key}`: {error}")));
+        }
+    }
+    let properties = TableProperties::new(path, &table.properties);
+    let auto = properties.auto_partition(&table.partition_keys)?;
+    if !auto.is_enabled && properties.get(super::properties::TIME_FORMAT).is_none() {
+        return Ok(());
+    }
+    let time = spec.get(&auto.key).unwrap_or_default();
+    if !auto.format.fits(time) {
+        let pattern = auto.format.pattern();
+        return Err(invalid(format!("`{time}` is no time in the format {pattern}")));
+    }
+    match auto.oldest_kept(now_ms).filter(|_| auto.is_enabled) {
+        Some(oldest) if time < oldest.as_str() => {
+            Err(invalid(format!("`{time}` is older than `{oldest}`, the oldest that is kept")))
+        }
+        _ => Ok(()),
+    }
+}
