@@ -4,6 +4,8 @@ use std::cmp::Ordering;
 
 use crate::types::{DataType, TypeKind};
 
+mod arrow_value;
+
 /// Milliseconds of a day.
 pub(crate) const MILLIS_PER_DAY: i32 = 86_400_000;
 

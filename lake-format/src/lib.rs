@@ -8,6 +8,8 @@
 mod avro;
 mod binary_row;
 pub mod bucket;
+pub mod canonical_json;
+mod check;
 mod data_file;
 mod datum;
 pub mod durable;
@@ -17,6 +19,7 @@ mod manifest_list;
 mod options;
 mod partition;
 pub mod paths;
+mod read;
 mod schema;
 mod snapshot;
 mod stats;
@@ -26,6 +29,7 @@ pub mod types;
 pub mod write;
 
 pub use binary_row::BinaryRow;
+pub use check::{CheckDepth, Problem};
 pub use data_file::{DataFileMeta, FileSource};
 pub use datum::{Datum, Timestamp};
 pub use durable::DurableLocal;
@@ -37,6 +41,7 @@ pub use manifest_list::{ManifestFileMeta, decode_manifest_list, encode_manifest_
 pub use options::{BucketMode, MergeEngine, StatsMode, TableOptions};
 pub use partition::{Names, Partition, escape, value_text};
 pub use paths::TablePaths;
+pub use read::{BatchStream, Filter, Split};
 pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};
 pub use snapshot::{BATCH_COMMIT_IDENTIFIER, CommitKind, SNAPSHOT_VERSION, Snapshot};
 pub use stats::{ColumnStats, SimpleStats, StatsCollector, ValueStats};

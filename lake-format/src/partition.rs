@@ -11,7 +11,7 @@ use crate::options::TableOptions;
 use crate::schema::TableSchema;
 use crate::types::{DataField, DataType};
 
-mod text;
+pub(crate) mod text;
 
 /// The values of a table's partition columns, in the order of its partition keys.
 #[derive(Clone, Debug, PartialEq)]

@@ -267,6 +267,15 @@ impl Table {
         }
     }
 
+    /// The size of an object in bytes.
+    pub(crate) async fn size_of(&self, path: &Path) -> Result<u64> {
+        self.store
+            .head(path)
+            .await
+            .map(|meta| meta.size)
+            .map_err(|e| Error::store(path, e))
+    }
+
     async fn list_numbers(&self, dir: &Path, number: fn(&str) -> Option<i64>) -> Result<Vec<i64>> {
         let mut numbers = Vec::new();
         let mut listing = self.store.list(Some(dir));

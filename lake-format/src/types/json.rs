@@ -79,8 +79,13 @@ fn parse(value: &Value, depth: usize) -> Result<DataType> {
     let mut words = word.split_whitespace();
     let name = words.next().unwrap_or_default().to_ascii_uppercase();
     let suffix = words.collect::<Vec<_>>().join(" ").to_ascii_uppercase();
+    // pypaimon says it again in a field of its own.
+    let is_nullable_field = object
+        .get("nullable")
+        .and_then(Value::as_bool)
+        .unwrap_or(true);
     let nullable = match suffix.as_str() {
-        "" => true,
+        "" => is_nullable_field,
         "NOT NULL" => false,
         _ => return Err(bad("has an unknown suffix")),
     };

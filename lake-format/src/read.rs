@@ -1,0 +1,315 @@
+//! Reading a snapshot: manifests to live files, live files to splits, splits to batches.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::stream::{self, StreamExt, TryStreamExt};
+
+use crate::data_file::DataFileMeta;
+use crate::datum::Datum;
+use crate::error::{Error, Result};
+use crate::manifest::{ManifestEntry, decode_manifest, live_files};
+use crate::manifest_list::{ManifestFileMeta, decode_manifest_list};
+use crate::options::TableOptions;
+use crate::partition::Partition;
+use crate::schema::TableSchema;
+use crate::snapshot::Snapshot;
+use crate::stats::ColumnStats;
+use crate::table::Table;
+use crate::types::DataType;
+
+mod adapt;
+mod file;
+mod object;
+mod split;
+
+pub(crate) use file::DataFileReader;
+pub use split::BatchStream;
+
+/// Largest manifest or manifest list that is read.
+const MAX_MANIFEST_BYTES: u64 = 1 << 30;
+
+/// Manifests read at a time.
+const MANIFEST_READS: usize = 8;
+
+/// Which files of a snapshot are wanted. The default is all.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Filter {
+    /// Partition columns and the values that they must have; `Null` matches null only.
+    pub partition: Vec<(String, Datum)>,
+    /// The one bucket that is wanted.
+    pub bucket: Option<i32>,
+}
+
+/// The files of one bucket of one partition, written under one bucket count.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Split {
+    /// The partition.
+    pub partition: Partition,
+    /// The bucket; 0 in bucket-unaware tables.
+    pub bucket: i32,
+    /// The bucket count of the files; −1 in bucket-unaware tables.
+    pub total_buckets: i32,
+    /// The files in the order they were committed.
+    pub files: Vec<DataFileMeta>,
+}
+
+impl Split {
+    /// Rows of its files, retractions included.
+    pub fn row_count(&self) -> i64 {
+        self.files.iter().map(|file| file.row_count).sum()
+    }
+}
+
+impl Table {
+    /// The manifests of a manifest list by its name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about the file.
+    pub async fn read_manifest_list(&self, name: &str) -> Result<Vec<ManifestFileMeta>> {
+        let path = self.paths().manifest(name);
+        let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
+        decode_manifest_list(&file).map_err(|e| e.at(path.as_ref()))
+    }
+
+    /// The entries of a manifest by its name.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about the file.
+    pub async fn read_manifest(&self, name: &str) -> Result<Vec<ManifestEntry>> {
+        let path = self.paths().manifest(name);
+        let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
+        decode_manifest(&file).map_err(|e| e.at(path.as_ref()))
+    }
+
+    /// All manifests of a snapshot, those of its base first.
+    ///
+    /// # Errors
+    /// As [`Table::read_manifest_list`].
+    pub async fn manifests(&self, snapshot: &Snapshot) -> Result<Vec<ManifestFileMeta>> {
+        let mut manifests = self
+            .read_manifest_list(&snapshot.base_manifest_list)
+            .await?;
+        manifests.extend(
+            self.read_manifest_list(&snapshot.delta_manifest_list)
+                .await?,
+        );
+        Ok(manifests)
+    }
+
+    /// The changes that the commit of a snapshot made, in order.
+    ///
+    /// # Errors
+    /// As [`Table::read_manifest`].
+    pub async fn delta_entries(&self, snapshot: &Snapshot) -> Result<Vec<ManifestEntry>> {
+        let manifests = self
+            .read_manifest_list(&snapshot.delta_manifest_list)
+            .await?;
+        self.read_manifests(manifests, |_| true).await
+    }
+
+    /// The files of a snapshot, in the order they were committed.
+    ///
+    /// # Errors
+    /// As [`Table::read_manifest`]; [`Error::Corrupt`] if a file is added twice or removed twice.
+    pub async fn live_entries(&self, snapshot: &Snapshot) -> Result<Vec<ManifestEntry>> {
+        let schema = self.schema(snapshot.schema_id).await?;
+        self.filtered_entries(snapshot, &schema, &Filter::default())
+            .await
+    }
+
+    /// The splits of a snapshot that pass the filter, ordered by partition bytes and bucket.
+    /// Manifests and files that cannot pass are left out unread.
+    ///
+    /// # Errors
+    /// As [`Table::live_entries`]; [`Error::BadValue`] if the filter names no partition column.
+    pub async fn plan(&self, snapshot: &Snapshot, filter: &Filter) -> Result<Vec<Split>> {
+        let schema = self.schema(snapshot.schema_id).await?;
+        let has_vectors = TableOptions::new(&schema.options).deletion_vectors();
+        if has_vectors && snapshot.index_manifest.is_some() && !schema.is_primary_key_table() {
+            return Err(Error::Unsupported {
+                what: format!("{} with deletion vectors", self.root()),
+                reason: "rows would come back that were deleted".to_owned(),
+            });
+        }
+        let mut splits: BTreeMap<(Vec<u8>, i32, i32), Vec<DataFileMeta>> = BTreeMap::new();
+        for entry in self.filtered_entries(snapshot, &schema, filter).await? {
+            let key = (entry.partition, entry.bucket, entry.total_buckets);
+            splits.entry(key).or_default().push(entry.file);
+        }
+        let mut planned = Vec::with_capacity(splits.len());
+        for ((partition, bucket, total_buckets), files) in splits {
+            let partition = Partition::from_bytes(&partition, &schema);
+            let partition =
+                partition.map_err(|e| e.at(self.paths().snapshot(snapshot.id).as_ref()))?;
+            planned.push(Split {
+                partition,
+                bucket,
+                total_buckets,
+                files,
+            });
+        }
+        Ok(planned)
+    }
+
+    /// What is known of the columns of a file, as the statistics of its manifest entry say: name in
+    /// the file's schema and bounds, only of columns that have statistics.
+    ///
+    /// # Errors
+    /// [`Error::Malformed`] if the statistics are not of the file's columns.
+    pub fn file_stats(
+        file: &DataFileMeta,
+        schema: &TableSchema,
+    ) -> Result<Vec<(String, ColumnStats)>> {
+        let names: Vec<String> = match (&file.value_stats_cols, &file.write_cols) {
+            (Some(names), _) | (None, Some(names)) => names.clone(),
+            (None, None) => schema
+                .fields
+                .iter()
+                .map(|field| field.name.clone())
+                .collect(),
+        };
+        let mut types: Vec<&DataType> = Vec::with_capacity(names.len());
+        for name in &names {
+            let field = schema.field(name);
+            let unknown = || Error::malformed("column statistics", format!("no column `{name}`"));
+            types.push(&field.ok_or_else(unknown)?.data_type);
+        }
+        let stats = file.value_stats.decode(types.into_iter())?;
+        Ok(names.into_iter().zip(stats).collect())
+    }
+
+    async fn filtered_entries(
+        &self,
+        snapshot: &Snapshot,
+        schema: &TableSchema,
+        filter: &Filter,
+    ) -> Result<Vec<ManifestEntry>> {
+        let wanted = Wanted::new(filter, schema)?;
+        let at = self.paths().snapshot(snapshot.id);
+        let mut manifests = self.manifests(snapshot).await?;
+        let mut kept = Vec::with_capacity(manifests.len());
+        for manifest in manifests.drain(..) {
+            if wanted.may_hold(&manifest).map_err(|e| e.at(at.as_ref()))? {
+                kept.push(manifest);
+            }
+        }
+        let entries = self
+            .read_manifests(kept, |entry| wanted.is_in_bucket(entry))
+            .await?;
+        // Partition and bucket belong to a file's identity, so the rest may be judged by itself.
+        let mut passed = Vec::with_capacity(entries.len());
+        for entry in entries {
+            if wanted
+                .is_in_partition(&entry)
+                .map_err(|e| e.at(at.as_ref()))?
+            {
+                passed.push(entry);
+            }
+        }
+        live_files(passed).map_err(|e| e.at(at.as_ref()))
+    }
+
+    /// The entries of manifests in order that pass `keep`, several manifests read at a time.
+    async fn read_manifests(
+        &self,
+        manifests: Vec<ManifestFileMeta>,
+        keep: impl Fn(&ManifestEntry) -> bool,
+    ) -> Result<Vec<ManifestEntry>> {
+        let reads = stream::iter(manifests).map(|manifest| {
+            let table = self.clone();
+            async move { table.read_manifest(&manifest.file_name).await }
+        });
+        let mut reads = reads.buffered(MANIFEST_READS);
+        let mut entries = Vec::new();
+        while let Some(found) = reads.try_next().await? {
+            entries.extend(found.into_iter().filter(&keep));
+        }
+        Ok(entries)
+    }
+}
+
+/// A filter against the partition columns of one table.
+struct Wanted {
+    types: Vec<DataType>,
+    /// Per partition column the value it must have, if one is asked for.
+    values: Vec<Option<Datum>>,
+    bucket: Option<i32>,
+}
+
+impl Wanted {
+    fn new(filter: &Filter, schema: &TableSchema) -> Result<Self> {
+        let fields = schema.partition_fields()?;
+        let mut values = vec![None; fields.len()];
+        for (name, value) in &filter.partition {
+            let place = fields.iter().position(|field| field.name == *name);
+            let slot = place.and_then(|place| values.get_mut(place));
+            let slot = slot.ok_or_else(|| Error::bad_value(name, "is no partition column"))?;
+            *slot = Some(value.clone());
+        }
+        let types = fields.iter().map(|field| field.data_type.clone()).collect();
+        Ok(Self {
+            types,
+            values,
+            bucket: filter.bucket,
+        })
+    }
+
+    /// Whether a manifest can hold a wanted entry, by the bounds of its list's record.
+    fn may_hold(&self, manifest: &ManifestFileMeta) -> Result<bool> {
+        if let (Some(bucket), Some(min), Some(max)) =
+            (self.bucket, manifest.min_bucket, manifest.max_bucket)
+            && !(min..=max).contains(&bucket)
+        {
+            return Ok(false);
+        }
+        if self.values.iter().all(Option::is_none) {
+            return Ok(true);
+        }
+        let bounds = manifest.partition_stats.decode(self.types.iter())?;
+        let pairs = self.values.iter().zip(&bounds);
+        Ok(pairs
+            .into_iter()
+            .all(|(value, bounds)| value.as_ref().is_none_or(|value| bounds.may_hold(value))))
+    }
+
+    fn is_in_bucket(&self, entry: &ManifestEntry) -> bool {
+        self.bucket.is_none_or(|bucket| bucket == entry.bucket)
+    }
+
+    fn is_in_partition(&self, entry: &ManifestEntry) -> Result<bool> {
+        if self.values.iter().all(Option::is_none) {
+            return Ok(true);
+        }
+        let row = crate::binary_row::BinaryRow::from_serialized(&entry.partition)?;
+        let found = row.decode(self.types.iter())?;
+        let mut pairs = self.values.iter().zip(&found);
+        Ok(pairs.all(|(value, found)| value.as_ref().is_none_or(|value| value == found)))
+    }
+}
+
+impl ColumnStats {
+    /// Whether a column with these statistics can hold `value`; true when that is not known.
+    pub fn may_hold(&self, value: &Datum) -> bool {
+        if value.is_null() {
+            return self.null_count != Some(0);
+        }
+        let below = value.compare(&self.min) == Some(std::cmp::Ordering::Less);
+        let above = value.compare(&self.max) == Some(std::cmp::Ordering::Greater);
+        !below && !above
+    }
+}
+
+/// The schemas of the files that are read, each read once.
+pub(crate) async fn schemas_of(
+    table: &Table,
+    ids: impl IntoIterator<Item = i64>,
+) -> Result<BTreeMap<i64, Arc<TableSchema>>> {
+    let mut schemas = BTreeMap::new();
+    for id in ids {
+        if let std::collections::btree_map::Entry::Vacant(slot) = schemas.entry(id) {
+            slot.insert(Arc::new(table.schema(id).await?));
+        }
+    }
+    Ok(schemas)
+}

@@ -1,0 +1,202 @@
+//! Splits to batches in the columns of one schema.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
+use arrow::datatypes::SchemaRef;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
+use object_store::path::Path;
+
+use super::adapt::adapt;
+use super::file::{DataFileReader, OpenedFile, file_error};
+use super::{Split, schemas_of};
+use crate::error::{Error, Result};
+use crate::options::TableOptions;
+use crate::schema::TableSchema;
+use crate::table::Table;
+use crate::types::{DataField, arrow_schema};
+
+/// Batches as they are read; one batch and one row group's columns are held at a time.
+pub type BatchStream = BoxStream<'static, Result<RecordBatch>>;
+
+impl Table {
+    /// The rows of a split in the latest schema; with a projection only its columns, in its order.
+    ///
+    /// Columns are found by field id in the schema of each file: renamed ones under their old
+    /// name, widened ones are cast, later ones are null.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] if the projection names no column; [`Error::Unsupported`] for tables with
+    /// a primary key, whose files must be merged. The stream ends with the first error:
+    /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about a file.
+    pub async fn read_split(
+        &self,
+        split: &Split,
+        projection: Option<&[&str]>,
+    ) -> Result<BatchStream> {
+        let schema = Arc::new(self.latest_schema().await?);
+        self.read_split_as(split, &schema, projection).await
+    }
+
+    /// The rows of a split in a schema of the table's, otherwise as [`Table::read_split`].
+    ///
+    /// # Errors
+    /// As [`Table::read_split`].
+    pub async fn read_split_as(
+        &self,
+        split: &Split,
+        schema: &TableSchema,
+        projection: Option<&[&str]>,
+    ) -> Result<BatchStream> {
+        if schema.is_primary_key_table() {
+            return Err(Error::Unsupported {
+                what: format!(
+                    "reading rows of {}, a table with a primary key",
+                    self.root()
+                ),
+                reason: "its files hold several versions of a row and are not merged yet"
+                    .to_owned(),
+            });
+        }
+        let target = Arc::new(Target::new(schema, projection)?);
+        let ids = split.files.iter().map(|file| file.schema_id);
+        let schemas = schemas_of(self, ids).await?;
+        let mut files = Vec::with_capacity(split.files.len());
+        for reader in self.file_readers(split, schema)? {
+            files.push((file_fields(&target, &schemas, &reader)?, reader));
+        }
+        let batches = stream::iter(files).then(move |(from, reader)| {
+            let target = Arc::clone(&target);
+            async move { read_file(target, from, reader).await }
+        });
+        Ok(batches.try_flatten().boxed())
+    }
+
+    /// Where the files of a split are.
+    pub(crate) fn file_readers(
+        &self,
+        split: &Split,
+        schema: &TableSchema,
+    ) -> Result<Vec<DataFileReader>> {
+        let directory = TableOptions::new(&schema.options).data_directory();
+        let folder =
+            self.paths()
+                .bucket_dir(directory, &split.partition.path(schema)?, split.bucket)?;
+        let readers = split.files.iter().map(|file| DataFileReader {
+            store: Arc::clone(self.store()),
+            path: folder.clone().join(file.file_name.as_str()),
+            file: file.clone(),
+        });
+        Ok(readers.collect())
+    }
+}
+
+/// The columns that are wanted.
+struct Target {
+    fields: Vec<DataField>,
+    schema: SchemaRef,
+}
+
+impl Target {
+    fn new(schema: &TableSchema, projection: Option<&[&str]>) -> Result<Self> {
+        let fields = match projection {
+            None => schema.fields.clone(),
+            Some(names) => {
+                let field = |name: &&str| {
+                    schema
+                        .field(name)
+                        .cloned()
+                        .ok_or_else(|| Error::bad_value(*name, "is no column"))
+                };
+                names.iter().map(field).collect::<Result<_>>()?
+            }
+        };
+        let schema = arrow_schema(&fields);
+        Ok(Self { fields, schema })
+    }
+}
+
+/// Per wanted column the field of a file's schema with its id, if there is one.
+fn file_fields(
+    target: &Target,
+    schemas: &BTreeMap<i64, Arc<TableSchema>>,
+    reader: &DataFileReader,
+) -> Result<Vec<Option<DataField>>> {
+    let id = reader.file.schema_id;
+    let schema = schemas.get(&id).ok_or_else(|| {
+        Error::corrupt(
+            reader.path.to_string(),
+            format!("its schema {id} was not read"),
+        )
+    })?;
+    Ok(target
+        .fields
+        .iter()
+        .map(|field| schema.field_by_id(field.id).cloned())
+        .collect())
+}
+
+async fn read_file(
+    target: Arc<Target>,
+    from: Vec<Option<DataField>>,
+    reader: DataFileReader,
+) -> Result<BatchStream> {
+    let mut names: Vec<&str> = from
+        .iter()
+        .flatten()
+        .map(|field| field.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let OpenedFile { stream, columns } = reader.open(&names).await?;
+    let places: Vec<Option<(usize, DataField)>> = from
+        .into_iter()
+        .map(|field| {
+            let field = field?;
+            columns.get(&field.name).map(|place| (*place, field))
+        })
+        .collect();
+    let path = reader.path;
+    let batches = stream.map(move |batch| {
+        let batch = batch.map_err(|e| file_error(&path, e))?;
+        to_target(&target, &places, &batch, &path)
+    });
+    Ok(batches.boxed())
+}
+
+fn to_target(
+    target: &Target,
+    places: &[Option<(usize, DataField)>],
+    batch: &RecordBatch,
+    path: &Path,
+) -> Result<RecordBatch> {
+    let mut columns: Vec<ArrayRef> = Vec::with_capacity(places.len());
+    for ((place, field), arrow_field) in places
+        .iter()
+        .zip(&target.fields)
+        .zip(target.schema.fields())
+    {
+        let array = match place {
+            None => new_null_array(arrow_field.data_type(), batch.num_rows()),
+            Some((place, from)) => {
+                let found = batch.columns().get(*place);
+                let found = found.ok_or_else(|| {
+                    Error::corrupt(
+                        path.to_string(),
+                        format!("column `{}` is not in its batch", from.name),
+                    )
+                })?;
+                adapt(found, from, field, arrow_field.data_type())?
+            }
+        };
+        columns.push(array);
+    }
+    let options = RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+    RecordBatch::try_new_with_options(Arc::clone(&target.schema), columns, &options).map_err(
+        |source| Error::Arrow {
+            what: path.to_string(),
+            source,
+        },
+    )
+}
