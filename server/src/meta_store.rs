@@ -204,7 +204,7 @@ impl MetadataStore for RocksMetadataStore {
         let from = prefix.clone();
         let snapshot = move || {
             let from = from.clone();
-            read_blocking(database.clone(), Arc::clone(&reads), move |database| {
+            read_blocking(Weak::clone(&database), Arc::clone(&reads), move |database| {
                 let (at, snapshot) = database.snapshot()?;
                 let all = Page::first(usize::MAX);
                 Ok((at, database.scan(Some(&snapshot), &from, &all)?))

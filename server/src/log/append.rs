@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use bytes::BytesMut;
 use weir_protocol::ids::{LogOffset, TableBucket, WriterId};
+use weir_protocol::record::log_batch;
 
-use super::batch::{self, BatchFault, BatchHeader, Batches};
+use super::batch::{BatchFault, BatchHeader, Batches};
 use super::error::{Error, Result};
 use super::writer_state::{Expected, StoredBatch, Verdict, WriterEntry, WriterStates};
 
@@ -117,7 +118,7 @@ impl Plan {
         let last_offset = LogOffset(next.0 - 1);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
-        batch::stamp(self.bytes.get_mut(start..)?, base_offset, timestamp_ms);
+        log_batch::set_stored(self.bytes.get_mut(start..)?, base_offset, timestamp_ms).ok()?;
         if let Some(entry) = header.writer.and_then(|writer| self.writers.get_mut(&writer)) {
             let sequence = header.sequence;
             entry.push(StoredBatch { sequence, base_offset, last_offset, timestamp_ms });

@@ -71,7 +71,9 @@ pub(crate) struct BatchHeader {
 const CRC_FROM: usize = 25;
 
 impl BatchHeader {
-    /// Reads the header at the start of `bytes`, which may end before the batch does.
+    /// Reads the header at the start of `bytes`, which may end before the batch does: a walk over a
+    /// segment need not read the bodies. (The protocol's own reader wants the whole batch, to tell the two
+    /// layouts of magic 1 apart; only that of 1.0 is ever stored.)
     /// Layout: the reference's log record batch, magic 0 and 1 (of 1.0), little-endian.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, BatchFault> {
         let length = i32::from_le_bytes(field(bytes, 8)?);
@@ -102,11 +104,11 @@ impl BatchHeader {
         Ok(header)
     }
 
-    /// A batch of n > 0 records has last offset delta n − 1; an empty one takes one offset.
+    /// A batch takes `last offset delta + 1` offsets, at least one, and holds at most so many records.
     fn check_counts(&self) -> Result<(), BatchFault> {
         let (records, last_offset_delta) = (self.record_count, self.last_offset_delta);
-        let expected = if records > 0 { records - 1 } else { 0 };
-        if records < 0 || last_offset_delta != expected {
+        let offsets = i64::from(last_offset_delta) + 1;
+        if offsets < 1 || records < 0 || i64::from(records) > offsets {
             return Err(BatchFault::RecordCount { records, last_offset_delta });
         }
         Ok(())
@@ -129,16 +131,6 @@ fn field<const N: usize>(bytes: &[u8], at: usize) -> Result<[u8; N], BatchFault>
         .get(at..at + N)
         .and_then(|slice| <[u8; N]>::try_from(slice).ok())
         .ok_or(BatchFault::Truncated)
-}
-
-/// Sets what the server decides: base offset and commit timestamp. Both lie before the checksum.
-pub(crate) fn stamp(batch: &mut [u8], base_offset: LogOffset, timestamp_ms: i64) {
-    if let Some(bytes) = batch.get_mut(0..8) {
-        bytes.copy_from_slice(&base_offset.0.to_le_bytes());
-    }
-    if let Some(bytes) = batch.get_mut(13..21) {
-        bytes.copy_from_slice(&timestamp_ms.to_le_bytes());
-    }
 }
 
 /// Batches of one append, each whole, of a stored magic, and with a checksum that holds.

@@ -87,7 +87,7 @@ struct Verdict {
 impl Recovery<'_> {
     /// Reads the folder, which is made if it does not exist. Blocks.
     pub(crate) fn run(self) -> Result<Recovered> {
-        self.io(self.dir, "create", disk::create_dirs(self.disk, self.dir))?;
+        named(self.dir, "create", disk::create_dirs(self.disk, self.dir))?;
         let listing = self.list()?;
         let meta = match LogMeta::load(self.disk, self.dir, self.bucket)? {
             Some(meta) => meta,
@@ -111,13 +111,9 @@ impl Recovery<'_> {
         })
     }
 
-    fn io<T>(&self, path: &Path, action: &'static str, result: std::io::Result<T>) -> Result<T> {
-        result.map_err(|error| Error::io(path, action, error))
-    }
-
     fn list(&self) -> Result<Listing> {
         let mut listing = Listing::default();
-        for name in self.io(self.dir, "list", self.disk.list(self.dir))? {
+        for name in named(self.dir, "list", self.disk.list(self.dir))? {
             let Some((stem, extension)) = name.rsplit_once('.') else { continue };
             let offset = stem.parse::<i64>().ok().filter(|offset| *offset >= 0).map(LogOffset);
             match (extension, offset) {
@@ -166,32 +162,28 @@ impl Recovery<'_> {
     fn is_empty(&self, base_offset: LogOffset) -> Result<bool> {
         let path = self.dir.join(segment::log_name(base_offset));
         let len = self.disk.open(&path).and_then(|file| file.len());
-        Ok(self.io(&path, "measure", len)? == 0)
+        Ok(named(&path, "measure", len)? == 0)
     }
 
     fn judge_segment(&self, base_offset: LogOffset, last: bool) -> Result<Judged> {
         let path = self.dir.join(segment::log_name(base_offset));
-        let file = self.io(&path, "open", self.disk.open(&path))?;
-        let file_len = self.io(&path, "measure", file.len())?;
+        let file = named(&path, "open", self.disk.open(&path))?;
+        let file_len = named(&path, "measure", file.len())?;
         let interval = self.config.index_interval_bytes;
-        let (covered, mut index) = match self.load_index(base_offset)? {
-            Some((header, entries)) => {
-                if header.log_bytes > file_len {
-                    let reason = "shorter than its checkpoint: durable records are gone";
-                    return Err(Error::corrupt(&path, file_len, reason));
-                }
-                if header.log_bytes == file_len && !last {
-                    let extent = extent_of(&header);
-                    let found = Found { extent, index: None, file: None };
-                    return Ok(Judged { base_offset, found, file_len, scanned_bytes: 0 });
-                }
-                (extent_of(&header), IndexBuilder::from_entries(entries, interval))
+        let mut covered = Extent { len: 0, next_offset: base_offset, newest_ms: -1 };
+        let mut index = IndexBuilder::default();
+        if let Some((header, entries)) = self.load_index(base_offset)? {
+            covered = extent_of(&header);
+            if covered.len > file_len {
+                let reason = "shorter than its checkpoint: durable records are gone";
+                return Err(Error::corrupt(&path, file_len, reason));
             }
-            None => {
-                let extent = Extent { len: 0, next_offset: base_offset, newest_ms: -1 };
-                (extent, IndexBuilder::default())
+            if covered.len == file_len && !last {
+                let found = Found { extent: covered, index: None, file: None };
+                return Ok(Judged { base_offset, found, file_len, scanned_bytes: 0 });
             }
-        };
+            index = IndexBuilder::from_entries(entries, interval);
+        }
         let mut newest_ms = covered.newest_ms;
         let walk = Walk {
             range: covered.len..file_len,
@@ -217,11 +209,11 @@ impl Recovery<'_> {
         base_offset: LogOffset,
     ) -> Result<Option<(IndexHeader, Vec<offset_index::IndexEntry>)>> {
         let path = self.dir.join(segment::index_name(base_offset));
-        if !self.io(&path, "look up", self.disk.exists(&path))? {
+        if !named(&path, "look up", self.disk.exists(&path))? {
             return Ok(None);
         }
         let read = disk::read_file(self.disk, &path, offset_index::MAX_FILE_BYTES);
-        match offset_index::decode(&self.io(&path, "read", read)?) {
+        match offset_index::decode(&named(&path, "read", read)?) {
             Ok((header, entries)) if header.base_offset == base_offset => {
                 Ok(Some((header, entries)))
             }
@@ -268,13 +260,12 @@ impl Recovery<'_> {
 
     /// A gap was recorded after everything before it was synced.
     fn refuse_lost_gap(&self, meta: &LogMeta, end: LogOffset) -> Result<()> {
-        match meta.gaps.iter().find(|gap| end < gap.to) {
-            None => Ok(()),
-            Some(_) => {
-                let path = self.dir.join(meta::FILE_NAME);
-                Err(Error::corrupt(&path, 0, "log ends before its gap: durable records are gone"))
-            }
+        if meta.gaps.iter().any(|gap| end < gap.to) {
+            let path = self.dir.join(meta::FILE_NAME);
+            let reason = "log ends before its gap: durable records are gone";
+            return Err(Error::corrupt(&path, 0, reason));
         }
+        Ok(())
     }
 
     /// Makes the disk agree with the verdict. Newest segments go first, so that a crash in between
@@ -289,7 +280,7 @@ impl Recovery<'_> {
         let strays = strays.map(|base| segment::index_name(*base));
         for name in strays.chain(listing.temporary.iter().cloned()) {
             let path = self.dir.join(name);
-            self.io(&path, "remove", self.disk.remove(&path))?;
+            named(&path, "remove", self.disk.remove(&path))?;
         }
         let mut changed = report.removed_segments > 0;
         for judged in &verdict.keep {
@@ -299,7 +290,7 @@ impl Recovery<'_> {
             report.truncated_bytes += self.cut_and_sync(judged, &**file)?;
         }
         if changed {
-            self.io(self.dir, "sync", self.disk.sync_dir(self.dir))?;
+            named(self.dir, "sync", self.disk.sync_dir(self.dir))?;
         }
         Ok(report)
     }
@@ -313,10 +304,10 @@ impl Recovery<'_> {
                 bucket = %self.bucket, segment = %path.display(), torn_bytes,
                 end = %judged.found.extent.next_offset, "log ends in a torn batch, cutting it off",
             );
-            self.io(&path, "truncate", file.set_len(judged.found.extent.len))?;
+            named(&path, "truncate", file.set_len(judged.found.extent.len))?;
         }
         if judged.scanned_bytes > 0 {
-            self.io(&path, "sync", file.sync_data())?;
+            named(&path, "sync", file.sync_data())?;
         }
         Ok(torn_bytes)
     }
@@ -375,6 +366,11 @@ impl Recovery<'_> {
 fn extent_of(header: &IndexHeader) -> Extent {
     let IndexHeader { log_bytes: len, next_offset, newest_ms, .. } = *header;
     Extent { len, next_offset, newest_ms }
+}
+
+/// Names the file and the step in an error of the file system.
+fn named<T>(path: &Path, action: &'static str, result: std::io::Result<T>) -> Result<T> {
+    result.map_err(|error| Error::io(path, action, error))
 }
 
 /// Takes up the writers of the batches from an offset on.

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use weir_protocol::record::log_batch;
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId, WriterId};
 
 use super::batch::BatchHeader;
@@ -57,6 +58,10 @@ pub(super) fn batch(writer: i64, sequence: i32, records: i32, body: &[u8]) -> Ve
     let crc = crc32c::crc32c(&bytes[25..]);
     bytes[21..25].copy_from_slice(&crc.to_le_bytes());
     bytes
+}
+
+pub(super) fn stamp(batch: &mut [u8], base_offset: LogOffset, timestamp_ms: i64) {
+    log_batch::set_stored(batch, base_offset, timestamp_ms).unwrap();
 }
 
 pub(super) fn plain(records: i32, body_bytes: usize) -> Vec<u8> {
@@ -137,6 +142,24 @@ fn the_magics_that_are_stored_are_0_and_1_of_the_newest_release() {
     assert_eq!(fault(MAGIC_2), BatchFault::Magic(2));
     let fault = fault(LAYOUT_091);
     assert!(matches!(fault, BatchFault::Checksum | BatchFault::RecordCount { .. }), "{fault}");
+}
+
+#[test]
+fn headers_are_read_as_the_protocol_reads_them() {
+    let made = batch(5, 6, 7, b"body");
+    for bytes in [APPEND, STORED, EMPTY, STATISTICS, &made] {
+        let ours = BatchHeader::parse(&bytes[..48]).unwrap();
+        let theirs = log_batch::LogBatchHeader::parse(bytes).unwrap();
+        assert_eq!(ours.base_offset, theirs.base_offset);
+        assert_eq!(ours.size_bytes, usize::try_from(theirs.length).unwrap() + 12);
+        assert_eq!(ours.timestamp_ms, theirs.commit_timestamp_ms);
+        assert_eq!((ours.crc, ours.schema_id), (theirs.crc, theirs.schema_id));
+        assert_eq!(ours.writer.map_or(-1, |writer| writer.0), theirs.writer_id.0);
+        assert_eq!(ours.sequence, theirs.batch_sequence);
+        assert_eq!(ours.record_count, theirs.record_count);
+        assert_eq!(ours.next_offset(), Some(theirs.next_offset()));
+        assert!(ours.crc_holds(bytes));
+    }
 }
 
 #[test]

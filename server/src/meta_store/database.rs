@@ -237,7 +237,7 @@ impl Database {
             kv: self.family(KV)?,
             log: self.family(LOG)?,
             state: self.family(STATE)?,
-            batch: WriteBatch::default(),
+            writes: WriteBatch::default(),
         })
     }
 
@@ -245,7 +245,7 @@ impl Database {
     pub(super) fn write(&self, batch: Batch<'_>) -> Result<(), rocksdb::Error> {
         let mut options = WriteOptions::default();
         options.set_sync(true);
-        self.db.write_opt(batch.batch, &options)
+        self.db.write_opt(batch.writes, &options)
     }
 }
 
@@ -254,7 +254,7 @@ pub(super) struct Batch<'a> {
     kv: &'a ColumnFamily,
     log: &'a ColumnFamily,
     state: &'a ColumnFamily,
-    batch: WriteBatch,
+    writes: WriteBatch,
 }
 
 /// How many transactions the log of changes keeps.
@@ -264,14 +264,14 @@ impl Batch<'_> {
     /// Replaces an entry, or deletes it, keeping the keys of sessions in step.
     pub(super) fn set(&mut self, key: &[u8], old: Option<&Entry>, new: Option<&Entry>) {
         if let Some(session) = old.and_then(|entry| entry.session) {
-            self.batch.delete_cf(self.state, session_name(session.0, key));
+            self.writes.delete_cf(self.state, session_name(session.0, key));
         }
         match new {
-            None => self.batch.delete_cf(self.kv, key),
+            None => self.writes.delete_cf(self.kv, key),
             Some(entry) => {
-                self.batch.put_cf(self.kv, key, entry.encode());
+                self.writes.put_cf(self.kv, key, entry.encode());
                 if let Some(session) = entry.session {
-                    self.batch.put_cf(self.state, session_name(session.0, key), b"");
+                    self.writes.put_cf(self.state, session_name(session.0, key), b"");
                 }
             }
         }
@@ -279,18 +279,18 @@ impl Batch<'_> {
 
     /// Notes which keys a transaction changed.
     pub(super) fn note<'k>(&mut self, at: Revision, keys: impl Iterator<Item = &'k [u8]>) {
-        self.batch.put_cf(self.log, at.id().to_be_bytes(), entry::encode_changes(keys));
+        self.writes.put_cf(self.log, at.id().to_be_bytes(), entry::encode_changes(keys));
         if let Some(old) = at.id().checked_sub(KEPT_CHANGES) {
-            self.batch.delete_cf(self.log, old.to_be_bytes());
+            self.writes.delete_cf(self.log, old.to_be_bytes());
         }
     }
 
     pub(super) fn set_last_revision(&mut self, at: Revision) {
-        self.batch.put_cf(self.state, LAST_REVISION, at.id().to_be_bytes());
+        self.writes.put_cf(self.state, LAST_REVISION, at.id().to_be_bytes());
     }
 
     pub(super) fn set_incarnation(&mut self, incarnation: u64) {
-        self.batch.put_cf(self.state, INCARNATION, incarnation.to_be_bytes());
+        self.writes.put_cf(self.state, INCARNATION, incarnation.to_be_bytes());
     }
 }
 

@@ -181,9 +181,9 @@ async fn a_tree_made_and_deleted_in_one_group_leaves_nothing() {
             .put(root.clone(), "t", Expect::Any)
             .put(Key::partition(&table, "p").unwrap(), "p", Expect::Any);
         let delete = Txn::new(None).delete_tree(tree.clone(), Expect::Any);
-        let (made, deleted) = tokio::join!(store.commit(make), store.commit(delete));
+        let (made, gone) = tokio::join!(store.commit(make), store.commit(delete));
         let left = store.scan(&tree, Page::first(10)).await.unwrap();
-        let expected = if made.unwrap().id() < deleted.unwrap().id() { 0 } else { 2 };
+        let expected = if made.unwrap().id() < gone.unwrap().id() { 0 } else { 2 };
         assert_eq!(left.len(), expected);
     }
 }

@@ -47,6 +47,9 @@ struct Group<'a> {
     answers: Vec<Answer>,
 }
 
+/// A change of one key: its stored form, the key, and what it gets; None deletes it.
+type Write = (Vec<u8>, Key, Option<(Bytes, Option<SessionId>)>);
+
 struct Slot {
     stored: Option<Entry>,
     current: Option<Entry>,
@@ -218,7 +221,7 @@ impl Group<'_> {
     /// so that a failed read changes nothing.
     fn apply(&mut self, ops: Vec<Op>) -> Result<Revision> {
         let at = Revision::new(self.last_revision + 1);
-        let mut writes: Vec<(Vec<u8>, Key, Option<(Bytes, Option<SessionId>)>)> = Vec::new();
+        let mut writes: Vec<Write> = Vec::new();
         for op in ops {
             match op {
                 Op::Check { .. } => {}

@@ -401,7 +401,8 @@ impl MemoryFile {
 
 impl DiskFile for MemoryFile {
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let allowed = self.disk()?.lock().take_space(bytes.len() as u64) as usize;
+        let allowed = self.disk()?.lock().take_space(bytes.len() as u64);
+        let allowed = usize::try_from(allowed).unwrap();
         let mut content = self.content.lock();
         let start = usize::try_from(position).unwrap();
         let len = content.live.len().max(start + allowed);

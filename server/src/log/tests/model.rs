@@ -106,7 +106,7 @@ impl World {
                 }
             };
             request.extend_from_slice(&bytes);
-            batch::stamp(&mut bytes, LogOffset(end), self.clock_ms);
+            stamp(&mut bytes, LogOffset(end), self.clock_ms);
             stored.push((end, end + i64::from(records), bytes));
             end += i64::from(records);
         }
@@ -159,9 +159,7 @@ impl World {
         }
         self.forget_from(end);
         self.flushed = self.flushed.min(end);
-        if at < end {
-            panic!("truncated to {end}, above {at}");
-        }
+        assert!(end <= at, "truncated to {end}, above {at}");
         // Truncation opens the log again: what is left is durable.
         if self.log.flushed_end().0 == end {
             self.flushed = end;

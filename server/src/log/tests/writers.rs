@@ -135,7 +135,7 @@ fn a_snapshot_reads_back_as_it_was() {
     let mut writers = WriterStates::new(1_000, 10);
     for n in 0..7 {
         let mut bytes = batch(n % 3, i32::try_from(n / 3).unwrap(), 2, b"x");
-        batch::stamp(&mut bytes, LogOffset(n * 2), 50 + n);
+        stamp(&mut bytes, LogOffset(n * 2), 50 + n);
         writers.replay(&BatchHeader::parse(&bytes).unwrap());
     }
     let bytes = writers.encode(LogOffset(14), 56);
