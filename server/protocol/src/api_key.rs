@@ -1,4 +1,5 @@
-//! Every API of the protocol: its key, who serves it, who may call it, and the versions of release 1.0.0.
+//! Every API of the protocol: its key, who serves it, who may call it, and the versions of release
+//! 1.0.0.
 
 /// Which role of a server answers an API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,4 +136,43 @@ api_keys! {
     ListKvSnapshots = 1064, "LIST_KV_SNAPSHOTS", Coordinator, Public, 0..=0;
     AddServerTagByRack = 1065, "ADD_SERVER_TAG_BY_RACK", Coordinator, Public, 0..=0;
     RemoveServerTagByRack = 1066, "REMOVE_SERVER_TAG_BY_RACK", Coordinator, Public, 0..=0;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../tests/golden/api_keys.tsv");
+
+    #[test]
+    fn keys_roles_and_versions_are_those_of_the_reference() {
+        let ours: Vec<String> = ApiKey::ALL
+            .iter()
+            .map(|api| {
+                let server = match api.served_by() {
+                    ServedBy::Coordinator => "C",
+                    ServedBy::Tablet => "T",
+                    ServedBy::Both => "C+T",
+                };
+                let visibility = match api.visibility() {
+                    Visibility::Public => "pub",
+                    Visibility::Private => "priv",
+                };
+                let (lowest, highest) = api.versions();
+                let (key, name) = (api.key(), api.name());
+                format!("{key}\t{name}\t{server}\t{visibility}\t{lowest}..{highest}")
+            })
+            .collect();
+        let golden: Vec<&str> = GOLDEN.lines().skip(1).collect();
+        assert_eq!(ours, golden);
+    }
+
+    #[test]
+    fn a_number_gives_its_api_and_an_unknown_one_none() {
+        for api in ApiKey::ALL {
+            assert_eq!(ApiKey::from_key(api.key()), Some(*api));
+        }
+        assert_eq!(ApiKey::from_key(999), None);
+        assert_eq!(ApiKey::from_key(1067), None);
+    }
 }

@@ -42,7 +42,11 @@ pub(crate) fn any_type() -> impl Strategy<Value = LogicalType> {
     scalar_type().prop_recursive(3, 8, 3, |inner| {
         let with_null = |(kind, nullable)| LogicalType { kind, nullable };
         prop_oneof![
-            (inner.clone().prop_map(|ty| TypeKind::Array(Box::new(ty))), any::<bool>()).prop_map(with_null),
+            (
+                inner.clone().prop_map(|ty| TypeKind::Array(Box::new(ty))),
+                any::<bool>()
+            )
+                .prop_map(with_null),
             (
                 (scalar_kind(), inner.clone()).prop_map(|(key, value)| {
                     TypeKind::Map(Box::new(LogicalType::not_null(key)), Box::new(value))
@@ -65,7 +69,11 @@ pub(crate) fn any_type() -> impl Strategy<Value = LogicalType> {
 /// Any value of this type, within what its Arrow form and its precision hold.
 pub(crate) fn datum(ty: &LogicalType) -> BoxedStrategy<Datum> {
     let value = value_of(&ty.kind);
-    if ty.nullable { prop_oneof![1 => Just(Datum::Null), 4 => value].boxed() } else { value }
+    if ty.nullable {
+        prop_oneof![1 => Just(Datum::Null), 4 => value].boxed()
+    } else {
+        value
+    }
 }
 
 fn value_of(kind: &TypeKind) -> BoxedStrategy<Datum> {
@@ -83,22 +91,34 @@ fn value_of(kind: &TypeKind) -> BoxedStrategy<Datum> {
         }
         TypeKind::Char { length } => {
             // INDEXED rows hold n bytes of CHAR(n).
-            let letters = vec(proptest::char::range('a', 'z'), 0..=usize::try_from(*length).unwrap());
-            letters.prop_map(|letters| Datum::String(letters.into_iter().collect())).boxed()
+            let letters = vec(
+                proptest::char::range('a', 'z'),
+                0..=usize::try_from(*length).unwrap(),
+            );
+            letters
+                .prop_map(|letters| Datum::String(letters.into_iter().collect()))
+                .boxed()
         }
         TypeKind::String => "[a-zé中😀]{0,12}".prop_map(Datum::String).boxed(),
-        TypeKind::Binary { length } => {
-            vec(any::<u8>(), usize::try_from(*length).unwrap()).prop_map(Datum::Bytes).boxed()
-        }
+        TypeKind::Binary { length } => vec(any::<u8>(), usize::try_from(*length).unwrap())
+            .prop_map(Datum::Bytes)
+            .boxed(),
         TypeKind::Bytes => vec(any::<u8>(), 0..20).prop_map(Datum::Bytes).boxed(),
         TypeKind::Date => any::<i32>().prop_map(Datum::Date).boxed(),
-        TypeKind::Time { precision: 0 } => (0i32..86_400).prop_map(|second| Datum::Time(second * 1000)).boxed(),
+        TypeKind::Time { precision: 0 } => (0i32..86_400)
+            .prop_map(|second| Datum::Time(second * 1000))
+            .boxed(),
         TypeKind::Time { .. } => (0i32..86_400_000).prop_map(Datum::Time).boxed(),
-        TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => timestamp(*precision),
+        TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {
+            timestamp(*precision)
+        }
         TypeKind::Array(element) => vec(datum(element), 0..4).prop_map(Datum::Array).boxed(),
-        TypeKind::Map(key, value) => vec((datum(key), datum(value)), 0..4).prop_map(Datum::Map).boxed(),
+        TypeKind::Map(key, value) => vec((datum(key), datum(value)), 0..4)
+            .prop_map(Datum::Map)
+            .boxed(),
         TypeKind::Row(fields) => {
-            let fields: Vec<BoxedStrategy<Datum>> = fields.iter().map(|field| datum(&field.ty)).collect();
+            let fields: Vec<BoxedStrategy<Datum>> =
+                fields.iter().map(|field| datum(&field.ty)).collect();
             fields.prop_map(Datum::Row).boxed()
         }
     }
@@ -126,8 +146,10 @@ pub(crate) fn table(
     rows: usize,
 ) -> impl Strategy<Value = (Schema, Vec<Vec<Datum>>)> {
     vec(types, 1..6).prop_flat_map(move |types| {
-        let column = |(index, ty): (usize, &LogicalType)| Column::new(format!("c{index}"), ty.clone());
-        let schema = Schema::new(types.iter().enumerate().map(column).collect(), Vec::new()).unwrap();
+        let column =
+            |(index, ty): (usize, &LogicalType)| Column::new(format!("c{index}"), ty.clone());
+        let schema =
+            Schema::new(types.iter().enumerate().map(column).collect(), Vec::new()).unwrap();
         let row: Vec<BoxedStrategy<Datum>> = types.iter().map(datum).collect();
         (Just(schema), vec(row, 0..=rows))
     })

@@ -1,4 +1,5 @@
-//! Table and database descriptors: what a client asks for and what a server answers (`table_json`, `database_json`).
+//! Table and database descriptors: what a client asks for and what a server answers (`table_json`,
+//! `database_json`).
 //!
 //! Source: fluss `TableDescriptorJsonSerde`, `DatabaseDescriptorJsonSerde`.
 
@@ -18,7 +19,8 @@ pub struct TableDescriptor {
     pub comment: Option<String>,
     /// Partition columns, in order; empty for a table without partitions.
     pub partition_keys: Vec<String>,
-    /// Columns that choose the bucket. May be empty: the client chooses (log table) or the server fills the default.
+    /// Columns that choose the bucket. May be empty: the client chooses (log table) or the server
+    /// fills the default.
     pub bucket_keys: Vec<String>,
     /// How many buckets the table (or each new partition) has; filled by the server if absent.
     pub bucket_count: Option<i32>,
@@ -81,11 +83,14 @@ impl TableDescriptor {
     /// Reads a `table_json` document.
     ///
     /// # Errors
-    /// [`Error::Json`] for a wrong form, [`Error::Invalid`] for a bad schema, a version other than 1, a partition or
-    /// bucket key that is no column, or a bucket count below 1.
+    /// [`Error::Json`] for a wrong form, [`Error::Invalid`] for a bad schema, a version other than
+    /// 1, a partition or bucket key that is no column, or a bucket count below 1.
     pub fn from_json(json: &[u8]) -> Result<Self> {
         let document: TableDocument =
-            serde_json::from_slice(json).map_err(|source| Error::Json { document: "table descriptor", source })?;
+            serde_json::from_slice(json).map_err(|source| Error::Json {
+                document: "table descriptor",
+                source,
+            })?;
         check_version("table descriptor", document.version)?;
         let descriptor = Self {
             schema: document.schema.try_into()?,
@@ -96,18 +101,31 @@ impl TableDescriptor {
             properties: document.properties,
             custom_properties: document.custom_properties,
         };
-        for name in descriptor.partition_keys.iter().chain(&descriptor.bucket_keys) {
+        for name in descriptor
+            .partition_keys
+            .iter()
+            .chain(&descriptor.bucket_keys)
+        {
             if descriptor.schema.column_index(name).is_none() {
-                return Err(Error::invalid("table descriptor", name.as_str(), "key column is missing"));
+                return Err(Error::invalid(
+                    "table descriptor",
+                    name.as_str(),
+                    "key column is missing",
+                ));
             }
         }
         if let Some(count) = descriptor.bucket_count.filter(|count| *count < 1) {
-            return Err(Error::invalid("table descriptor", count.to_string(), "bucket count must be at least 1"));
+            return Err(Error::invalid(
+                "table descriptor",
+                count.to_string(),
+                "bucket count must be at least 1",
+            ));
         }
         Ok(descriptor)
     }
 
-    /// The `table_json` document. `bucket_key` is written as soon as there is a key or a count, as readers ask.
+    /// The `table_json` document. `bucket_key` is written as soon as there is a key or a count, as
+    /// readers ask.
     pub fn to_json(&self) -> Vec<u8> {
         let distributed = self.bucket_count.is_some() || !self.bucket_keys.is_empty();
         crate::schema::to_bytes(&TableDocument {
@@ -127,10 +145,16 @@ impl TableDescriptor {
         !self.partition_keys.is_empty()
     }
 
-    /// The primary key without partition columns, in key order: what identifies a row inside a partition.
+    /// The primary key without partition columns, in key order: what identifies a row inside a
+    /// partition.
     pub fn physical_primary_key(&self) -> Vec<String> {
         let physical = |name: &&String| !self.partition_keys.contains(name);
-        self.schema.primary_key.iter().filter(physical).cloned().collect()
+        self.schema
+            .primary_key
+            .iter()
+            .filter(physical)
+            .cloned()
+            .collect()
     }
 }
 
@@ -141,9 +165,15 @@ impl DatabaseDescriptor {
     /// [`Error::Json`] for a wrong form, [`Error::Invalid`] for a version other than 1.
     pub fn from_json(json: &[u8]) -> Result<Self> {
         let document: DatabaseDocument =
-            serde_json::from_slice(json).map_err(|source| Error::Json { document: "database descriptor", source })?;
+            serde_json::from_slice(json).map_err(|source| Error::Json {
+                document: "database descriptor",
+                source,
+            })?;
         check_version("database descriptor", document.version)?;
-        Ok(Self { comment: document.comment, custom_properties: document.custom_properties })
+        Ok(Self {
+            comment: document.comment,
+            custom_properties: document.custom_properties,
+        })
     }
 
     /// The `database_json` document.
@@ -160,7 +190,11 @@ fn check_version(document: &'static str, version: i32) -> Result<()> {
     if version == 1 {
         return Ok(());
     }
-    Err(Error::invalid(document, version.to_string(), "document version is not 1"))
+    Err(Error::invalid(
+        document,
+        version.to_string(),
+        "document version is not 1",
+    ))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Why a codec of this crate refused its input.
 
-/// Why bytes, documents or values could not be encoded or decoded. None of these is worth a retry with the same
-/// input: the caller reports them or asks for the bytes again.
+/// Why bytes, documents or values could not be encoded or decoded. None of these is worth a retry
+/// with the same input: the caller reports them or asks for the bytes again.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A document is no JSON or lacks a required member.
@@ -98,7 +98,8 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Whether the same call may succeed later, unchanged: never, as codecs are functions of their input.
+    /// Whether the same call may succeed later, unchanged: never, as codecs are functions of their
+    /// input.
     pub fn is_retriable(&self) -> bool {
         false
     }
@@ -107,7 +108,15 @@ impl Error {
         Self::Corrupt { format, reason }
     }
 
-    pub(crate) fn invalid(document: &'static str, name: impl Into<String>, reason: &'static str) -> Self {
-        Self::Invalid { document, name: name.into(), reason }
+    pub(crate) fn invalid(
+        document: &'static str,
+        name: impl Into<String>,
+        reason: &'static str,
+    ) -> Self {
+        Self::Invalid {
+            document,
+            name: name.into(),
+            reason,
+        }
     }
 }

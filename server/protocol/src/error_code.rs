@@ -137,3 +137,52 @@ error_codes! {
     HistoricalPartitionThrottled = 73, "HISTORICAL_PARTITION_THROTTLED", Again;
     InvalidBucketRouting = 74, "INVALID_BUCKET_ROUTING", Never;
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOLDEN: &str = include_str!("../tests/golden/error_codes.tsv");
+
+    #[test]
+    fn codes_names_and_retries_are_those_of_the_reference() {
+        let ours: Vec<String> = ErrorCode::ALL
+            .iter()
+            .map(|code| {
+                let retry = match code.retry() {
+                    Retry::Never => "never",
+                    Retry::Again => "again",
+                    Retry::AfterRefresh => "after refresh",
+                };
+                format!("{}\t{}\t{retry}", code.code(), code.name())
+            })
+            .collect();
+        let golden: Vec<&str> = GOLDEN.lines().skip(1).collect();
+        assert_eq!(ours, golden);
+    }
+
+    #[test]
+    fn exactly_these_codes_are_retriable() {
+        let retriable: Vec<i32> = ErrorCode::ALL
+            .iter()
+            .filter(|code| code.is_retriable())
+            .map(|code| code.code())
+            .collect();
+        assert_eq!(
+            retriable,
+            [1, 3, 9, 10, 11, 12, 14, 21, 25, 26, 28, 29, 44, 70, 72, 73]
+        );
+    }
+
+    #[test]
+    fn a_number_gives_its_code_and_an_unknown_one_the_unknown_error() {
+        for code in ErrorCode::ALL {
+            assert_eq!(ErrorCode::from_code(code.code()), *code);
+        }
+        assert_eq!(ErrorCode::from_code(75), ErrorCode::UnknownServerError);
+        assert_eq!(
+            ErrorCode::PartitionNotExists.to_string(),
+            "PARTITION_NOT_EXISTS (36)"
+        );
+    }
+}

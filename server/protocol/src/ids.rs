@@ -58,7 +58,10 @@ pub struct TablePath {
 impl TablePath {
     /// The path of `table` in `database`; names are checked where a table is created, not here.
     pub fn new(database: impl Into<String>, table: impl Into<String>) -> Self {
-        Self { database: database.into(), table: table.into() }
+        Self {
+            database: database.into(),
+            table: table.into(),
+        }
     }
 }
 
@@ -73,7 +76,9 @@ impl std::str::FromStr for TablePath {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         match text.split_once('.') {
-            Some((database, table)) if !database.is_empty() && !table.is_empty() && !table.contains('.') => {
+            Some((database, table))
+                if !database.is_empty() && !table.is_empty() && !table.contains('.') =>
+            {
                 Ok(Self::new(database, table))
             }
             _ => Err(format!("`{text}` is no table: write DATABASE.TABLE")),
@@ -81,7 +86,8 @@ impl std::str::FromStr for TablePath {
     }
 }
 
-/// A table, or one partition of it. Displays as `database.table` or `database.table(partition=NAME)`.
+/// A table, or one partition of it. Displays as `database.table` or
+/// `database.table(partition=NAME)`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PhysicalTablePath {
     /// The table.
@@ -113,7 +119,11 @@ pub struct TableBucket {
 impl fmt::Display for TableBucket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.partition {
-            Some(partition) => write!(f, "table {} partition {partition} bucket {}", self.table, self.bucket),
+            Some(partition) => write!(
+                f,
+                "table {} partition {partition} bucket {}",
+                self.table, self.bucket
+            ),
             None => write!(f, "table {} bucket {}", self.table, self.bucket),
         }
     }

@@ -1,4 +1,5 @@
-//! Record batches: what PRODUCE_LOG and PUT_KV carry and what logs store. All integers are little-endian.
+//! Record batches: what PRODUCE_LOG and PUT_KV carry and what logs store. All integers are
+//! little-endian.
 
 use crate::error::{Error, Result};
 use crate::ids::{SchemaId, WriterId};
@@ -10,7 +11,8 @@ pub mod rows;
 
 pub use log_batch::{LogBatch, LogBatchHeader, batches};
 
-/// What a changelog record does to its key. The numbers are the wire's (Paimon's row kinds are other numbers).
+/// What a changelog record does to its key. The numbers are the wire's (Paimon's row kinds are
+/// other numbers).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ChangeType {
@@ -62,7 +64,11 @@ impl BatchIdentity {
 
     /// A batch of no writer.
     pub fn anonymous(schema_id: SchemaId) -> Self {
-        Self { schema_id, writer_id: Self::NO_WRITER, batch_sequence: -1 }
+        Self {
+            schema_id,
+            writer_id: Self::NO_WRITER,
+            batch_sequence: -1,
+        }
     }
 }
 
@@ -83,7 +89,10 @@ pub(crate) fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N
 /// Overwrites bytes of a buffer that this crate has laid out.
 pub(crate) fn put_at(bytes: &mut [u8], at: usize, value: &[u8]) {
     let place = bytes.get_mut(at..at + value.len());
-    assert!(place.is_some(), "a header field is written only into a buffer that holds the header");
+    assert!(
+        place.is_some(),
+        "a header field is written only into a buffer that holds the header"
+    );
     if let Some(place) = place {
         place.copy_from_slice(value);
     }

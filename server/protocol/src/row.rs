@@ -92,7 +92,10 @@ impl Datum {
     }
 
     pub(crate) fn mismatch(&self, kind: &TypeKind) -> Error {
-        Error::ValueMismatch { expected: kind.to_string(), found: self.kind_name() }
+        Error::ValueMismatch {
+            expected: kind.to_string(),
+            found: self.kind_name(),
+        }
     }
 
     /// Null where the type forbids it.
@@ -100,7 +103,10 @@ impl Datum {
         if ty.nullable {
             return Ok(());
         }
-        Err(Error::ValueMismatch { expected: ty.to_string(), found: "null" })
+        Err(Error::ValueMismatch {
+            expected: ty.to_string(),
+            found: "null",
+        })
     }
 }
 
@@ -109,7 +115,11 @@ fn check_arity(format: &'static str, values: usize, types: usize) -> Result<()> 
     if values == types {
         return Ok(());
     }
-    Err(Error::invalid(format, values.to_string(), "number of values differs from the schema's columns"))
+    Err(Error::invalid(
+        format,
+        values.to_string(),
+        "number of values differs from the schema's columns",
+    ))
 }
 
 /// Whether a decimal of this precision is stored as 64 bits in row formats.

@@ -1,6 +1,7 @@
 //! Table schemas and their types.
 //!
-//! Source: fluss `Schema`, `DataType` and their JSON forms (`SchemaJsonSerde`, `ColumnJsonSerde`, `DataTypeJsonSerde`).
+//! Source: fluss `Schema`, `DataType` and their JSON forms (`SchemaJsonSerde`, `ColumnJsonSerde`,
+//! `DataTypeJsonSerde`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -106,12 +107,18 @@ pub struct RowField {
 impl LogicalType {
     /// The nullable type of this kind.
     pub fn nullable(kind: TypeKind) -> Self {
-        Self { kind, nullable: true }
+        Self {
+            kind,
+            nullable: true,
+        }
     }
 
     /// The not-null type of this kind.
     pub fn not_null(kind: TypeKind) -> Self {
-        Self { kind, nullable: false }
+        Self {
+            kind,
+            nullable: false,
+        }
     }
 
     /// Checks lengths, precisions and scales, and those of nested types.
@@ -171,8 +178,12 @@ impl TypeKind {
                 }
                 Ok(())
             }
-            Self::Char { length } | Self::Binary { length } if *length < 1 => wrong("length must be at least 1"),
-            Self::Time { precision } | Self::Timestamp { precision } | Self::TimestampLtz { precision }
+            Self::Char { length } | Self::Binary { length } if *length < 1 => {
+                wrong("length must be at least 1")
+            }
+            Self::Time { precision }
+            | Self::Timestamp { precision }
+            | Self::TimestampLtz { precision }
                 if *precision > 9 =>
             {
                 wrong("precision must be 0 to 9")
@@ -186,7 +197,11 @@ impl TypeKind {
                 let mut names = BTreeSet::new();
                 for field in fields {
                     if !names.insert(field.name.as_str()) {
-                        return Err(Error::invalid("type", field.name.as_str(), "field occurs twice in a row"));
+                        return Err(Error::invalid(
+                            "type",
+                            field.name.as_str(),
+                            "field occurs twice in a row",
+                        ));
                     }
                     field.ty.validate()?;
                 }
@@ -240,7 +255,12 @@ impl fmt::Display for LogicalType {
 impl RowField {
     /// A field without description and id.
     pub fn new(name: impl Into<String>, ty: LogicalType) -> Self {
-        Self { name: name.into(), ty, description: None, field_id: UNASSIGNED_FIELD_ID }
+        Self {
+            name: name.into(),
+            ty,
+            description: None,
+            field_id: UNASSIGNED_FIELD_ID,
+        }
     }
 }
 
@@ -265,7 +285,8 @@ impl AsRef<LogicalType> for Column {
 /// How a primary-key table of the aggregation engine merges a column.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AggFunction {
-    /// Its name in upper case, for instance `SUM` or `LISTAGG`; kept as it is when we do not know it.
+    /// Its name in upper case, for instance `SUM` or `LISTAGG`; kept as it is when we do not know
+    /// it.
     pub kind: String,
     /// Its parameters, for instance `delimiter`.
     pub parameters: BTreeMap<String, String>,
@@ -289,7 +310,13 @@ pub struct Column {
 impl Column {
     /// A column without comment, aggregation and id.
     pub fn new(name: impl Into<String>, ty: LogicalType) -> Self {
-        Self { name: name.into(), ty, comment: None, agg_function: None, id: UNASSIGNED_FIELD_ID }
+        Self {
+            name: name.into(),
+            ty,
+            comment: None,
+            agg_function: None,
+            id: UNASSIGNED_FIELD_ID,
+        }
     }
 }
 
@@ -298,7 +325,8 @@ impl Column {
 pub struct Schema {
     /// The columns, in order.
     pub columns: Vec<Column>,
-    /// Names of the primary key's columns, in key order; empty for a log table. They are never nullable.
+    /// Names of the primary key's columns, in key order; empty for a log table. They are never
+    /// nullable.
     pub primary_key: Vec<String>,
     /// Names of the columns that the server numbers; at most one.
     pub auto_increment: Vec<String>,
@@ -307,13 +335,20 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// A schema of these columns: key columns become NOT NULL; ids are given depth first from 0 if no column has one.
+    /// A schema of these columns: key columns become NOT NULL; ids are given depth first from 0 if
+    /// no column has one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a bad type, a name that occurs twice, a key column that is missing, or ids that are
-    /// given twice or for some columns only.
+    /// [`Error::Invalid`] for a bad type, a name that occurs twice, a key column that is missing,
+    /// or ids that are given twice or for some columns only.
     pub fn new(columns: Vec<Column>, primary_key: Vec<String>) -> Result<Self> {
-        Self { columns, primary_key, auto_increment: Vec::new(), highest_field_id: UNASSIGNED_FIELD_ID }.completed()
+        Self {
+            columns,
+            primary_key,
+            auto_increment: Vec::new(),
+            highest_field_id: UNASSIGNED_FIELD_ID,
+        }
+        .completed()
     }
 
     /// The index of the column with this name.
@@ -333,7 +368,8 @@ impl Schema {
     pub fn column_indexes<N: AsRef<str>>(&self, names: &[N]) -> Result<Vec<usize>> {
         let find = |name: &N| {
             let name = name.as_ref();
-            self.column_index(name).ok_or_else(|| Error::invalid("schema", name, "no such column"))
+            self.column_index(name)
+                .ok_or_else(|| Error::invalid("schema", name, "no such column"))
         };
         names.iter().map(find).collect()
     }
@@ -349,7 +385,11 @@ impl Schema {
     /// [`Error::Invalid`] for a name that exists, a bad type, or a column that is not nullable.
     pub fn with_column_added(&self, mut column: Column) -> Result<Self> {
         if !column.ty.nullable {
-            return Err(Error::invalid("schema", column.name, "a column added later must be nullable"));
+            return Err(Error::invalid(
+                "schema",
+                column.name,
+                "a column added later must be nullable",
+            ));
         }
         let mut schema = self.clone();
         schema.highest_field_id += 1;
@@ -363,7 +403,11 @@ impl Schema {
     fn completed(mut self) -> Result<Self> {
         for name in &self.primary_key {
             let Some(column) = self.columns.iter_mut().find(|column| column.name == *name) else {
-                return Err(Error::invalid("schema", name.as_str(), "primary key column is missing"));
+                return Err(Error::invalid(
+                    "schema",
+                    name.as_str(),
+                    "primary key column is missing",
+                ));
             };
             column.ty.nullable = false;
         }
@@ -376,26 +420,42 @@ impl Schema {
         let mut names = BTreeSet::new();
         for column in &self.columns {
             if !names.insert(column.name.as_str()) {
-                return Err(Error::invalid("schema", column.name.as_str(), "column occurs twice"));
+                return Err(Error::invalid(
+                    "schema",
+                    column.name.as_str(),
+                    "column occurs twice",
+                ));
             }
             column.ty.validate()?;
         }
         let mut keys = BTreeSet::new();
         for name in &self.primary_key {
             if !keys.insert(name.as_str()) {
-                return Err(Error::invalid("schema", name.as_str(), "column occurs twice in the primary key"));
+                return Err(Error::invalid(
+                    "schema",
+                    name.as_str(),
+                    "column occurs twice in the primary key",
+                ));
             }
         }
         for name in &self.auto_increment {
             if !names.contains(name.as_str()) {
-                return Err(Error::invalid("schema", name.as_str(), "auto-increment column is missing"));
+                return Err(Error::invalid(
+                    "schema",
+                    name.as_str(),
+                    "auto-increment column is missing",
+                ));
             }
         }
         Ok(())
     }
 
     fn complete_ids(&mut self) -> Result<()> {
-        let missing = self.columns.iter().filter(|column| column.id == UNASSIGNED_FIELD_ID).count();
+        let missing = self
+            .columns
+            .iter()
+            .filter(|column| column.id == UNASSIGNED_FIELD_ID)
+            .count();
         if missing == self.columns.len() {
             let mut last = UNASSIGNED_FIELD_ID;
             for column in &mut self.columns {
@@ -407,7 +467,11 @@ impl Schema {
             return Ok(());
         }
         if missing > 0 {
-            return Err(Error::invalid("schema", "id", "either all columns have an id or none"));
+            return Err(Error::invalid(
+                "schema",
+                "id",
+                "either all columns have an id or none",
+            ));
         }
         let mut highest = UNASSIGNED_FIELD_ID;
         let (mut ids, mut fault) = (BTreeSet::new(), None);
@@ -423,7 +487,11 @@ impl Schema {
             column.ty.visit_ids(&mut visit);
         }
         if let Some(id) = fault {
-            return Err(Error::invalid("schema", id.to_string(), "field id is negative or occurs twice"));
+            return Err(Error::invalid(
+                "schema",
+                id.to_string(),
+                "field id is negative or occurs twice",
+            ));
         }
         self.highest_field_id = self.highest_field_id.max(highest);
         Ok(())

@@ -19,7 +19,14 @@ fn the_golden_table_descriptor_is_read_and_written() {
 #[test]
 fn a_descriptor_without_distribution_keeps_lacking_it() {
     let table = TableDescriptor::from_json(MINIMAL).unwrap();
-    assert_eq!((table.bucket_keys.len(), table.bucket_count, table.is_partitioned()), (0, None, false));
+    assert_eq!(
+        (
+            table.bucket_keys.len(),
+            table.bucket_count,
+            table.is_partitioned()
+        ),
+        (0, None, false)
+    );
     assert_eq!(table.to_json(), MINIMAL);
 }
 
@@ -28,7 +35,10 @@ fn a_count_without_key_writes_an_empty_key() {
     let mut table = TableDescriptor::from_json(MINIMAL).unwrap();
     table.bucket_count = Some(2);
     let json = String::from_utf8(table.to_json()).unwrap();
-    assert!(json.contains(r#""bucket_key":[],"bucket_count":2"#), "{json}");
+    assert!(
+        json.contains(r#""bucket_key":[],"bucket_count":2"#),
+        "{json}"
+    );
 }
 
 #[test]
@@ -36,7 +46,13 @@ fn properties_given_as_numbers_are_texts() {
     let json = String::from_utf8(MINIMAL.to_vec()).unwrap();
     let json = json.replace(r#""properties":{}"#, r#""properties":{"a":3,"b":true}"#);
     let table = TableDescriptor::from_json(json.as_bytes()).unwrap();
-    assert_eq!((table.properties["a"].as_str(), table.properties["b"].as_str()), ("3", "true"));
+    assert_eq!(
+        (
+            table.properties["a"].as_str(),
+            table.properties["b"].as_str()
+        ),
+        ("3", "true")
+    );
 }
 
 #[test]
@@ -44,13 +60,25 @@ fn keys_that_are_no_columns_and_counts_below_one_are_refused() {
     let json = String::from_utf8(MINIMAL.to_vec()).unwrap();
     for (from, to) in [
         (r#""partition_key":[]"#, r#""partition_key":["zz"]"#),
-        (r#""partition_key":[]"#, r#""partition_key":[],"bucket_key":["zz"]"#),
-        (r#""partition_key":[]"#, r#""partition_key":[],"bucket_key":[],"bucket_count":0"#),
+        (
+            r#""partition_key":[]"#,
+            r#""partition_key":[],"bucket_key":["zz"]"#,
+        ),
+        (
+            r#""partition_key":[]"#,
+            r#""partition_key":[],"bucket_key":[],"bucket_count":0"#,
+        ),
         (r#"{"version":1,"schema""#, r#"{"version":2,"schema""#),
     ] {
         let bad = json.replacen(from, to, 1);
         assert_ne!(bad, json);
-        assert!(matches!(TableDescriptor::from_json(bad.as_bytes()), Err(Error::Invalid { .. })), "{bad}");
+        assert!(
+            matches!(
+                TableDescriptor::from_json(bad.as_bytes()),
+                Err(Error::Invalid { .. })
+            ),
+            "{bad}"
+        );
     }
 }
 

@@ -1,6 +1,7 @@
 //! The batch of a PUT_KV request, and the batch of values that scans of primary-key tables answer.
 //!
-//! Source: fluss `KvRecordBatch`, `DefaultKvRecordBatch`, `DefaultKvRecord`, `DefaultValueRecordBatch`.
+//! Source: fluss `KvRecordBatch`, `DefaultKvRecordBatch`, `DefaultKvRecord`,
+//! `DefaultValueRecordBatch`.
 
 use bytes::Bytes;
 
@@ -53,7 +54,9 @@ pub struct KvBatch {
 /// # Errors
 /// [`Error::TooLarge`] for sizes beyond 2 GiB or a schema id above 32 767.
 pub fn encode(id: BatchIdentity, records: &[KvRecord]) -> Result<Bytes> {
-    let sizes = records.iter().map(|record| record.key.len() + record.row.as_ref().map_or(0, Bytes::len) + 9);
+    let sizes = records
+        .iter()
+        .map(|record| record.key.len() + record.row.as_ref().map_or(0, Bytes::len) + 9);
     let mut out = Vec::with_capacity(HEADER_SIZE + sizes.sum::<usize>());
     out.resize(HEADER_SIZE, 0);
     for record in records {
@@ -70,7 +73,11 @@ pub fn encode(id: BatchIdentity, records: &[KvRecord]) -> Result<Bytes> {
     put_at(&mut out, 9, &schema_id.to_le_bytes());
     put_at(&mut out, 12, &id.writer_id.0.to_le_bytes());
     put_at(&mut out, 20, &id.batch_sequence.to_le_bytes());
-    put_at(&mut out, 24, &checked_u32(records.len(), "records of a kv batch")?.to_le_bytes());
+    put_at(
+        &mut out,
+        24,
+        &checked_u32(records.len(), "records of a kv batch")?.to_le_bytes(),
+    );
     let crc = crc32c::crc32c(out.get(CRC_FROM..).unwrap_or_default());
     put_at(&mut out, 5, &crc.to_le_bytes());
     Ok(out.into())
@@ -79,14 +86,20 @@ pub fn encode(id: BatchIdentity, records: &[KvRecord]) -> Result<Bytes> {
 fn checked_u32(size: usize, what: &'static str) -> Result<u32> {
     match u32::try_from(size) {
         Ok(value) if value <= i32::MAX.unsigned_abs() => Ok(value),
-        _ => Err(Error::TooLarge { what, size: size as u64, limit: i32::MAX as u64 }),
+        _ => Err(Error::TooLarge {
+            what,
+            size: size as u64,
+            limit: i32::MAX as u64,
+        }),
     }
 }
 
 /// The number of bytes of the batch at the start of `bytes`, checked against them.
 fn size_of_batch(bytes: &[u8], header: usize, format: &'static str) -> Result<usize> {
     let length = bytes_at(bytes, 0).map(i32::from_le_bytes);
-    let size = length.and_then(|length| usize::try_from(length).ok()).and_then(|length| length.checked_add(4));
+    let size = length
+        .and_then(|length| usize::try_from(length).ok())
+        .and_then(|length| length.checked_add(4));
     let size = size.ok_or_else(|| Error::corrupt(format, "length is missing or negative"))?;
     if size < header || size > bytes.len() {
         return Err(Error::corrupt(format, "batch is cut off"));
@@ -101,7 +114,8 @@ impl KvBatch {
     /// Takes the first batch off `bytes`, sharing them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the bytes end before the batch does, or its header is wrong; `bytes` is then unchanged.
+    /// [`Error::Corrupt`] if the bytes end before the batch does, or its header is wrong; `bytes`
+    /// is then unchanged.
     pub fn parse(bytes: &mut Bytes) -> Result<Self> {
         let size = size_of_batch(bytes, HEADER_SIZE, FORMAT)?;
         let batch = bytes.slice(..size);
@@ -117,7 +131,14 @@ impl KvBatch {
             return Err(reader.corrupt("record count is negative"));
         }
         let _taken = bytes.split_to(size);
-        Ok(Self { bytes: batch, schema_id, crc, writer_id, batch_sequence, record_count })
+        Ok(Self {
+            bytes: batch,
+            schema_id,
+            crc,
+            writer_id,
+            batch_sequence,
+            record_count,
+        })
     }
 
     /// Checks the bytes against the checksum.
@@ -129,7 +150,11 @@ impl KvBatch {
         if computed == self.crc {
             return Ok(());
         }
-        Err(Error::Checksum { format: FORMAT, stored: self.crc, computed })
+        Err(Error::Checksum {
+            format: FORMAT,
+            stored: self.crc,
+            computed,
+        })
     }
 
     /// The records, in order, sharing the batch's bytes.
@@ -138,14 +163,17 @@ impl KvBatch {
     /// [`Error::Corrupt`] if they are not as many as the header says, or do not end with the batch.
     pub fn records(&self) -> Result<Vec<KvRecord>> {
         let mut reader = Reader::new(self.bytes.get(HEADER_SIZE..).unwrap_or_default(), FORMAT);
-        let count = usize::try_from(self.record_count).map_err(|_| reader.corrupt("record count is negative"))?;
+        let count = usize::try_from(self.record_count)
+            .map_err(|_| reader.corrupt("record count is negative"))?;
         // A record has 5 bytes at least.
         let mut records = Vec::with_capacity(count.min(self.bytes.len() / 5));
         for _ in 0..count {
             let length = reader.length()?;
             let mut record = Reader::new(reader.take(length)?, FORMAT);
             let key = self.bytes.slice_ref(record.var_bytes()?);
-            let row = Some(record.rest()).filter(|row| !row.is_empty()).map(|row| self.bytes.slice_ref(row));
+            let row = Some(record.rest())
+                .filter(|row| !row.is_empty())
+                .map(|row| self.bytes.slice_ref(row));
             records.push(KvRecord { key, row });
         }
         reader.finish()?;
@@ -181,7 +209,10 @@ impl Value {
     pub fn decode(bytes: &Bytes) -> Result<Self> {
         let id = bytes_at(bytes, 0).map(i16::from_le_bytes);
         let id = id.ok_or_else(|| Error::corrupt("value", "schema id is cut off"))?;
-        Ok(Self { schema_id: SchemaId(i32::from(id)), row: bytes.slice(2..) })
+        Ok(Self {
+            schema_id: SchemaId(i32::from(id)),
+            row: bytes.slice(2..),
+        })
     }
 }
 
@@ -200,7 +231,11 @@ pub fn encode_values(values: &[Value]) -> Result<Bytes> {
     }
     let length = checked_u32(out.len() - 4, "bytes of a value batch")?;
     put_at(&mut out, 0, &length.to_le_bytes());
-    put_at(&mut out, 5, &checked_u32(values.len(), "values of a batch")?.to_le_bytes());
+    put_at(
+        &mut out,
+        5,
+        &checked_u32(values.len(), "values of a batch")?.to_le_bytes(),
+    );
     Ok(out.into())
 }
 

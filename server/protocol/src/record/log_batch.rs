@@ -1,6 +1,7 @@
 //! The log record batch: header, checksum, and how a byte string falls into batches.
 //!
-//! Source: fluss `DefaultLogRecordBatch`, `LogRecordBatchFormat` of 1.0 and of 0.9.1 (whose magic 1 is another layout).
+//! Source: fluss `DefaultLogRecordBatch`, `LogRecordBatchFormat` of 1.0 and of 0.9.1 (whose magic 1
+//! is another layout).
 
 use bytes::{Buf, Bytes};
 
@@ -71,7 +72,8 @@ pub struct LogBatchHeader {
     pub schema_id: SchemaId,
     /// Set for log tables: all rows are `+A`.
     pub append_only: bool,
-    /// Offset of the last record minus the base; a batch without records has 0 and still takes one offset.
+    /// Offset of the last record minus the base; a batch without records has 0 and still takes one
+    /// offset.
     pub last_offset_delta: i32,
     /// The idempotent writer, −1 for none.
     pub writer_id: WriterId,
@@ -92,8 +94,8 @@ pub struct LogBatch {
     pub header: LogBatchHeader,
 }
 
-/// The size in bytes of the batch that starts here, from its first 12 bytes; `None` if there are fewer.
-/// The size is what the bytes claim: at least 12, up to 2 GiB.
+/// The size in bytes of the batch that starts here, from its first 12 bytes; `None` if there are
+/// fewer. The size is what the bytes claim: at least 12, up to 2 GiB.
 pub fn claimed_size(bytes: &[u8]) -> Option<usize> {
     let length = i32::from_le_bytes(bytes_at(bytes, 8)?);
     Some(PREFIX + usize::try_from(length).unwrap_or(0))
@@ -103,24 +105,35 @@ impl LogBatchHeader {
     /// Reads the header of the one batch that `batch` holds, no byte more or less.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] names the field that is wrong. Checksums are compared only to tell the two layouts of magic 1
-    /// apart.
+    /// [`Error::Corrupt`] names the field that is wrong. Checksums are compared only to tell the
+    /// two layouts of magic 1 apart.
     pub fn parse(batch: &[u8]) -> Result<Self> {
         let cut = || Error::corrupt(FORMAT, "batch is cut off");
         let length = i32::from_le_bytes(bytes_at(batch, 8).ok_or_else(cut)?);
         let magic = *batch.get(MAGIC_AT).ok_or_else(cut)?;
-        if usize::try_from(length).ok().and_then(|length| length.checked_add(PREFIX)) != Some(batch.len()) {
-            return Err(Error::corrupt(FORMAT, "length differs from the bytes of the batch"));
+        if usize::try_from(length)
+            .ok()
+            .and_then(|length| length.checked_add(PREFIX))
+            != Some(batch.len())
+        {
+            return Err(Error::corrupt(
+                FORMAT,
+                "length differs from the bytes of the batch",
+            ));
         }
         let layout = layout_of(batch, magic)?;
-        Self::read(batch, magic, layout).ok_or_else(cut)?.checked(batch)
+        Self::read(batch, magic, layout)
+            .ok_or_else(cut)?
+            .checked(batch)
     }
 
     fn read(batch: &[u8], magic: u8, layout: Layout) -> Option<Self> {
         let crc_at = layout.crc_at();
         let field = |at: usize| bytes_at::<4>(batch, crc_at + at);
         let leader_epoch = match layout {
-            Layout::LeaderEpoch | Layout::LeaderEpochAndStatistics => Some(i32::from_le_bytes(bytes_at(batch, 21)?)),
+            Layout::LeaderEpoch | Layout::LeaderEpochAndStatistics => {
+                Some(i32::from_le_bytes(bytes_at(batch, 21)?))
+            }
             Layout::Plain | Layout::Statistics => None,
         };
         let statistics_length = match layout.has_statistics() {
@@ -152,10 +165,18 @@ impl LogBatchHeader {
         if self.last_offset_delta < 0 {
             return wrong("last offset delta is negative");
         }
-        if self.record_count < 0 || i64::from(self.record_count) > i64::from(self.last_offset_delta) + 1 {
+        if self.record_count < 0
+            || i64::from(self.record_count) > i64::from(self.last_offset_delta) + 1
+        {
             return wrong("record count does not fit the last offset delta");
         }
-        if self.base_offset.0 < 0 || self.base_offset.0.checked_add(i64::from(self.last_offset_delta) + 1).is_none() {
+        if self.base_offset.0 < 0
+            || self
+                .base_offset
+                .0
+                .checked_add(i64::from(self.last_offset_delta) + 1)
+                .is_none()
+        {
             return wrong("base offset is out of range");
         }
         if self.statistics_length > room {
@@ -183,9 +204,14 @@ fn layout_of(batch: &[u8], magic: u8) -> Result<Layout> {
                 let stored = bytes_at(batch, layout.crc_at()).map(u32::from_le_bytes);
                 stored.is_some() && stored == computed_crc(batch, layout)
             };
-            // A projected batch holds neither checksum; only 1.0 serves magic 1 to clients that know its layout.
+            // A projected batch holds neither checksum; only 1.0 serves magic 1 to clients that
+            // know its layout.
             let old = !holds(Layout::Statistics) && holds(Layout::LeaderEpoch);
-            Ok(if old { Layout::LeaderEpoch } else { Layout::Statistics })
+            Ok(if old {
+                Layout::LeaderEpoch
+            } else {
+                Layout::Statistics
+            })
         }
         2 => Ok(Layout::LeaderEpochAndStatistics),
         _ => Err(Error::corrupt(FORMAT, "magic is not 0, 1 or 2")),
@@ -200,17 +226,22 @@ impl LogBatch {
     /// Takes the first batch off `bytes`, sharing them.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the bytes end before the batch does, or its header is wrong; `bytes` is then unchanged.
+    /// [`Error::Corrupt`] if the bytes end before the batch does, or its header is wrong; `bytes`
+    /// is then unchanged.
     pub fn parse(bytes: &mut Bytes) -> Result<Self> {
         let size = claimed_size(bytes).filter(|size| *size <= bytes.len());
         let size = size.ok_or_else(|| Error::corrupt(FORMAT, "batch is cut off"))?;
         let batch = bytes.slice(..size);
         let header = LogBatchHeader::parse(&batch)?;
         bytes.advance(size);
-        Ok(Self { bytes: batch, header })
+        Ok(Self {
+            bytes: batch,
+            header,
+        })
     }
 
-    /// Checks the bytes against the checksum. Projected batches fail by design: don't ask for those.
+    /// Checks the bytes against the checksum. Projected batches fail by design: don't ask for
+    /// those.
     ///
     /// # Errors
     /// [`Error::Checksum`].
@@ -219,7 +250,11 @@ impl LogBatch {
         if computed == self.header.crc {
             return Ok(());
         }
-        Err(Error::Checksum { format: FORMAT, stored: self.header.crc, computed })
+        Err(Error::Checksum {
+            format: FORMAT,
+            stored: self.header.crc,
+            computed,
+        })
     }
 
     /// The offset that follows the batch: base + last offset delta + 1.
@@ -269,11 +304,16 @@ impl Iterator for Batches {
     }
 }
 
-/// Writes what the server decides into a batch: its place in the log and its time. The checksum stays valid.
+/// Writes what the server decides into a batch: its place in the log and its time. The checksum
+/// stays valid.
 ///
 /// # Errors
 /// [`Error::Corrupt`] if `batch` is shorter than these fields.
-pub fn set_stored(batch: &mut [u8], base_offset: LogOffset, commit_timestamp_ms: i64) -> Result<()> {
+pub fn set_stored(
+    batch: &mut [u8],
+    base_offset: LogOffset,
+    commit_timestamp_ms: i64,
+) -> Result<()> {
     if batch.len() < HEADER_SIZE {
         return Err(Error::corrupt(FORMAT, "batch is cut off"));
     }
@@ -288,7 +328,14 @@ pub fn set_stored(batch: &mut [u8], base_offset: LogOffset, commit_timestamp_ms:
 /// [`Error::TooLarge`] for a schema id above 32 767.
 pub fn encode_empty(id: BatchIdentity) -> Result<Bytes> {
     let mut out = vec![0; HEADER_SIZE];
-    finish(&mut out, id, RecordsHeader { append_only: false, record_count: 0 })?;
+    finish(
+        &mut out,
+        id,
+        RecordsHeader {
+            append_only: false,
+            record_count: 0,
+        },
+    )?;
     Ok(out.into())
 }
 
@@ -299,9 +346,14 @@ pub(crate) struct RecordsHeader {
     pub(crate) record_count: usize,
 }
 
-/// Fills the header of a new batch of magic 0 whose records stand behind [`HEADER_SIZE`] bytes in `out`.
+/// Fills the header of a new batch of magic 0 whose records stand behind [`HEADER_SIZE`] bytes in
+/// `out`.
 pub(crate) fn finish(out: &mut [u8], id: BatchIdentity, records: RecordsHeader) -> Result<()> {
-    let too_large = |what, size: usize| Error::TooLarge { what, size: size as u64, limit: i32::MAX as u64 };
+    let too_large = |what, size: usize| Error::TooLarge {
+        what,
+        size: size as u64,
+        limit: i32::MAX as u64,
+    };
     let length = i32::try_from(out.len().saturating_sub(PREFIX))
         .map_err(|_| too_large("bytes of a log batch", out.len()))?;
     let count = i32::try_from(records.record_count)

@@ -1,4 +1,5 @@
-//! The row-wise log formats, INDEXED and COMPACTED: after the header, each record as length, change type and row.
+//! The row-wise log formats, INDEXED and COMPACTED: after the header, each record as length, change
+//! type and row.
 //!
 //! Source: fluss `IndexedLogRecord`, `CompactedLogRecord`.
 
@@ -59,7 +60,13 @@ pub fn encode_indexed(
     rows: &RecordBatch,
     schema: &Schema,
 ) -> Result<Bytes> {
-    encode(RowFormat::Indexed, id, change_types, &rows_of(rows, schema)?, schema)
+    encode(
+        RowFormat::Indexed,
+        id,
+        change_types,
+        &rows_of(rows, schema)?,
+        schema,
+    )
 }
 
 /// A log batch of COMPACTED rows. `change_types`: one a row, or `None` for a log table.
@@ -72,14 +79,21 @@ pub fn encode_compacted(
     rows: &RecordBatch,
     schema: &Schema,
 ) -> Result<Bytes> {
-    encode(RowFormat::Compacted, id, change_types, &rows_of(rows, schema)?, schema)
+    encode(
+        RowFormat::Compacted,
+        id,
+        change_types,
+        &rows_of(rows, schema)?,
+        schema,
+    )
 }
 
 /// A log batch of rows in either format.
 ///
 /// # Errors
-/// [`Error::ValueMismatch`] and [`Error::Invalid`] for values that are none of the schema's, [`Error::Corrupt`] for
-/// change types that are not as many as the rows, [`Error::TooLarge`] beyond 2 GiB.
+/// [`Error::ValueMismatch`] and [`Error::Invalid`] for values that are none of the schema's,
+/// [`Error::Corrupt`] for change types that are not as many as the rows, [`Error::TooLarge`] beyond
+/// 2 GiB.
 pub fn encode(
     format: RowFormat,
     id: BatchIdentity,
@@ -88,18 +102,31 @@ pub fn encode(
     schema: &Schema,
 ) -> Result<Bytes> {
     if change_types.is_some_and(|types| types.len() != rows.len()) {
-        return Err(Error::corrupt(FORMAT, "number of change types differs from rows"));
+        return Err(Error::corrupt(
+            FORMAT,
+            "number of change types differs from rows",
+        ));
     }
     let mut out = vec![0; HEADER_SIZE];
     for (index, row) in rows.iter().enumerate() {
         let start = out.len();
-        let change = change_types.and_then(|types| types.get(index)).copied().unwrap_or(ChangeType::AppendOnly);
+        let change = change_types
+            .and_then(|types| types.get(index))
+            .copied()
+            .unwrap_or(ChangeType::AppendOnly);
         out.extend_from_slice(&[0; 4]);
         out.push(change.byte());
         format.encode_into(&mut out, row, schema)?;
         put_record_length(&mut out, start)?;
     }
-    finish(&mut out, id, RecordsHeader { append_only: change_types.is_none(), record_count: rows.len() })?;
+    finish(
+        &mut out,
+        id,
+        RecordsHeader {
+            append_only: change_types.is_none(),
+            record_count: rows.len(),
+        },
+    )?;
     Ok(out.into())
 }
 
@@ -118,12 +145,13 @@ pub(super) fn put_record_length(out: &mut [u8], start: usize) -> Result<()> {
 /// The rows of a batch, as Arrow. Change types are there for changelogs only.
 ///
 /// # Errors
-/// [`Error::Corrupt`] for bytes that are no batch of that schema and format; [`Error::ValueMismatch`] for a null where
-/// the schema forbids it.
+/// [`Error::Corrupt`] for bytes that are no batch of that schema and format;
+/// [`Error::ValueMismatch`] for a null where the schema forbids it.
 pub fn decode(batch: &LogBatch, schema: &Schema, format: RowFormat) -> Result<DecodedBatch> {
     let records = batch.records();
     let mut reader = Reader::new(&records, FORMAT);
-    // A record has 5 bytes at least; more records than that are a lie, and nothing is allocated for them.
+    // A record has 5 bytes at least; more records than that are a lie, and nothing is allocated for
+    // them.
     let count = batch.record_count();
     if count > records.len() / 5 {
         return Err(reader.corrupt("more records than bytes"));
@@ -142,7 +170,10 @@ pub fn decode(batch: &LogBatch, schema: &Schema, format: RowFormat) -> Result<De
     }
     reader.finish()?;
     let change_types = (!batch.header.append_only).then_some(change_types);
-    Ok(DecodedBatch { batch: as_arrow(&columns, schema)?, change_types })
+    Ok(DecodedBatch {
+        batch: as_arrow(&columns, schema)?,
+        change_types,
+    })
 }
 
 /// Columns of values as one Arrow batch of the schema.
@@ -152,8 +183,13 @@ fn as_arrow(columns: &[Vec<Datum>], schema: &Schema) -> Result<RecordBatch> {
         return Ok(RecordBatch::new_empty(arrow));
     }
     let pairs = columns.iter().zip(&schema.columns);
-    let arrays = pairs.map(|(values, column)| array_of(values, &column.ty)).collect::<Result<_>>()?;
-    RecordBatch::try_new(Arc::clone(&arrow), arrays).map_err(|source| Error::Arrow { what: FORMAT, source })
+    let arrays = pairs
+        .map(|(values, column)| array_of(values, &column.ty))
+        .collect::<Result<_>>()?;
+    RecordBatch::try_new(Arc::clone(&arrow), arrays).map_err(|source| Error::Arrow {
+        what: FORMAT,
+        source,
+    })
 }
 
 /// The rows of an Arrow batch of the schema, value by value.
@@ -162,11 +198,17 @@ fn as_arrow(columns: &[Vec<Datum>], schema: &Schema) -> Result<RecordBatch> {
 /// [`Error::ValueMismatch`] if the batch has other columns than the schema.
 pub fn rows_of(batch: &RecordBatch, schema: &Schema) -> Result<Vec<Vec<Datum>>> {
     if batch.num_columns() != schema.columns.len() {
-        return Err(Error::invalid(FORMAT, batch.num_columns().to_string(), "number of columns differs from the schema"));
+        return Err(Error::invalid(
+            FORMAT,
+            batch.num_columns().to_string(),
+            "number of columns differs from the schema",
+        ));
     }
     let value = |index| {
         let pairs = batch.columns().iter().zip(&schema.columns);
-        pairs.map(|(array, column)| datum_at(array.as_ref(), index, &column.ty.kind)).collect::<Result<_>>()
+        pairs
+            .map(|(array, column)| datum_at(array.as_ref(), index, &column.ty.kind))
+            .collect::<Result<_>>()
     };
     (0..batch.num_rows()).map(value).collect()
 }

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryBuilder, BooleanBuilder, FixedSizeBinaryBuilder, ListArray,
-    MapArray, PrimitiveArray, PrimitiveBuilder, StringBuilder, StructArray,
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BinaryBuilder, BooleanBuilder,
+    FixedSizeBinaryBuilder, ListArray, MapArray, PrimitiveArray, PrimitiveBuilder, StringBuilder,
+    StructArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Field, Fields, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
-    Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimeUnit,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+    DataType, Date32Type, Decimal128Type, Field, Fields, Float32Type, Float64Type, Int8Type,
+    Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
+    Time64MicrosecondType, Time64NanosecondType, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
 use arrow::error::ArrowError;
 
@@ -18,21 +20,31 @@ use super::Datum;
 use crate::error::{Error, Result};
 use crate::schema::{LogicalType, TypeKind};
 
-/// The value at `index` of an array that has the Arrow type of `kind` (see [`LogicalType::arrow_type`]).
+/// The value at `index` of an array that has the Arrow type of `kind` (see
+/// [`LogicalType::arrow_type`]).
 ///
 /// # Errors
-/// [`Error::ValueMismatch`] if the array has another type, [`Error::Projection`] if `index` is past its end, and
-/// [`Error::Invalid`] for a timestamp too far away for milliseconds.
+/// [`Error::ValueMismatch`] if the array has another type, [`Error::Projection`] if `index` is past
+/// its end, and [`Error::Invalid`] for a timestamp too far away for milliseconds.
 pub fn datum_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datum> {
     if index >= array.len() {
-        return Err(Error::Projection { reason: "row is past the end of the array", index, columns: array.len() });
+        return Err(Error::Projection {
+            reason: "row is past the end of the array",
+            index,
+            columns: array.len(),
+        });
     }
     if array.is_null(index) {
         return Ok(Datum::Null);
     }
-    let mismatch = || Error::ValueMismatch { expected: kind.to_string(), found: "arrow array of another type" };
+    let mismatch = || Error::ValueMismatch {
+        expected: kind.to_string(),
+        found: "arrow array of another type",
+    };
     let datum = match kind {
-        TypeKind::Boolean => array.as_boolean_opt().map(|array| Datum::Boolean(array.value(index))),
+        TypeKind::Boolean => array
+            .as_boolean_opt()
+            .map(|array| Datum::Boolean(array.value(index))),
         TypeKind::TinyInt => primitive::<Int8Type>(array, index).map(Datum::TinyInt),
         TypeKind::SmallInt => primitive::<Int16Type>(array, index).map(Datum::SmallInt),
         TypeKind::Int => primitive::<Int32Type>(array, index).map(Datum::Int),
@@ -40,18 +52,25 @@ pub fn datum_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datu
         TypeKind::Float => primitive::<Float32Type>(array, index).map(Datum::Float),
         TypeKind::Double => primitive::<Float64Type>(array, index).map(Datum::Double),
         TypeKind::Decimal { .. } => primitive::<Decimal128Type>(array, index).map(Datum::Decimal),
-        TypeKind::Char { .. } | TypeKind::String => {
-            array.as_string_opt::<i32>().map(|array| Datum::String(array.value(index).to_owned()))
-        }
-        TypeKind::Binary { .. } => {
-            array.as_fixed_size_binary_opt().map(|array| Datum::Bytes(array.value(index).to_vec()))
-        }
-        TypeKind::Bytes => array.as_binary_opt::<i32>().map(|array| Datum::Bytes(array.value(index).to_vec())),
+        TypeKind::Char { .. } | TypeKind::String => array
+            .as_string_opt::<i32>()
+            .map(|array| Datum::String(array.value(index).to_owned())),
+        TypeKind::Binary { .. } => array
+            .as_fixed_size_binary_opt()
+            .map(|array| Datum::Bytes(array.value(index).to_vec())),
+        TypeKind::Bytes => array
+            .as_binary_opt::<i32>()
+            .map(|array| Datum::Bytes(array.value(index).to_vec())),
         TypeKind::Date => primitive::<Date32Type>(array, index).map(Datum::Date),
         TypeKind::Time { .. } => time_at(array, index),
-        TypeKind::Timestamp { .. } | TypeKind::TimestampLtz { .. } => return timestamp_at(array, index, kind),
+        TypeKind::Timestamp { .. } | TypeKind::TimestampLtz { .. } => {
+            return timestamp_at(array, index, kind);
+        }
         TypeKind::Array(element) => match array.as_list_opt::<i32>() {
-            Some(list) => Some(Datum::Array(datums(list.value(index).as_ref(), &element.kind)?)),
+            Some(list) => Some(Datum::Array(datums(
+                list.value(index).as_ref(),
+                &element.kind,
+            )?)),
             None => None,
         },
         TypeKind::Map(key, value) => match array.as_map_opt() {
@@ -66,7 +85,8 @@ pub fn datum_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datu
         TypeKind::Row(fields) => match array.as_struct_opt() {
             Some(row) if row.num_columns() == fields.len() => {
                 let pairs = row.columns().iter().zip(fields);
-                let values = pairs.map(|(column, field)| datum_at(column.as_ref(), index, &field.ty.kind));
+                let values =
+                    pairs.map(|(column, field)| datum_at(column.as_ref(), index, &field.ty.kind));
                 Some(Datum::Row(values.collect::<Result<_>>()?))
             }
             _ => None,
@@ -76,22 +96,32 @@ pub fn datum_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datu
 }
 
 fn datums(array: &dyn Array, kind: &TypeKind) -> Result<Vec<Datum>> {
-    (0..array.len()).map(|index| datum_at(array, index, kind)).collect()
+    (0..array.len())
+        .map(|index| datum_at(array, index, kind))
+        .collect()
 }
 
 fn primitive<T: ArrowPrimitiveType>(array: &dyn Array, index: usize) -> Option<T::Native> {
-    array.as_primitive_opt::<T>().map(|array| array.value(index))
+    array
+        .as_primitive_opt::<T>()
+        .map(|array| array.value(index))
 }
 
 fn time_at(array: &dyn Array, index: usize) -> Option<Datum> {
     let millis = match array.data_type() {
-        DataType::Time32(TimeUnit::Second) => primitive::<Time32SecondType>(array, index)?.checked_mul(1000)?,
-        DataType::Time32(TimeUnit::Millisecond) => primitive::<Time32MillisecondType>(array, index)?,
+        DataType::Time32(TimeUnit::Second) => {
+            primitive::<Time32SecondType>(array, index)?.checked_mul(1000)?
+        }
+        DataType::Time32(TimeUnit::Millisecond) => {
+            primitive::<Time32MillisecondType>(array, index)?
+        }
         DataType::Time64(TimeUnit::Microsecond) => {
-            i32::try_from(primitive::<Time64MicrosecondType>(array, index)?.div_euclid(1000)).ok()?
+            i32::try_from(primitive::<Time64MicrosecondType>(array, index)?.div_euclid(1000))
+                .ok()?
         }
         DataType::Time64(TimeUnit::Nanosecond) => {
-            i32::try_from(primitive::<Time64NanosecondType>(array, index)?.div_euclid(1_000_000)).ok()?
+            i32::try_from(primitive::<Time64NanosecondType>(array, index)?.div_euclid(1_000_000))
+                .ok()?
         }
         _ => return None,
     };
@@ -99,22 +129,33 @@ fn time_at(array: &dyn Array, index: usize) -> Option<Datum> {
 }
 
 fn timestamp_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datum> {
-    let mismatch = || Error::ValueMismatch { expected: kind.to_string(), found: "arrow array of another type" };
-    let DataType::Timestamp(unit, _) = array.data_type() else { return Err(mismatch()) };
+    let mismatch = || Error::ValueMismatch {
+        expected: kind.to_string(),
+        found: "arrow array of another type",
+    };
+    let DataType::Timestamp(unit, _) = array.data_type() else {
+        return Err(mismatch());
+    };
     let datum = match unit {
         TimeUnit::Second => {
             let seconds = primitive::<TimestampSecondType>(array, index).ok_or_else(mismatch)?;
-            let millis = seconds
-                .checked_mul(1000)
-                .ok_or_else(|| Error::invalid("timestamp", seconds.to_string(), "beyond the range of milliseconds"))?;
+            let millis = seconds.checked_mul(1000).ok_or_else(|| {
+                Error::invalid(
+                    "timestamp",
+                    seconds.to_string(),
+                    "beyond the range of milliseconds",
+                )
+            })?;
             Datum::Timestamp { millis, nanos: 0 }
         }
         TimeUnit::Millisecond => {
-            let millis = primitive::<TimestampMillisecondType>(array, index).ok_or_else(mismatch)?;
+            let millis =
+                primitive::<TimestampMillisecondType>(array, index).ok_or_else(mismatch)?;
             Datum::Timestamp { millis, nanos: 0 }
         }
         TimeUnit::Microsecond => {
-            let micros = primitive::<TimestampMicrosecondType>(array, index).ok_or_else(mismatch)?;
+            let micros =
+                primitive::<TimestampMicrosecondType>(array, index).ok_or_else(mismatch)?;
             split_timestamp(micros, 1000, 1000)
         }
         TimeUnit::Nanosecond => {
@@ -127,14 +168,18 @@ fn timestamp_at(array: &dyn Array, index: usize, kind: &TypeKind) -> Result<Datu
 
 fn split_timestamp(value: i64, per_milli: i64, nanos_each: i64) -> Datum {
     let nanos = i32::try_from(value.rem_euclid(per_milli) * nanos_each).unwrap_or_default();
-    Datum::Timestamp { millis: value.div_euclid(per_milli), nanos }
+    Datum::Timestamp {
+        millis: value.div_euclid(per_milli),
+        nanos,
+    }
 }
 
 /// The array of these values, with the Arrow type of `ty`.
 ///
 /// # Errors
-/// [`Error::ValueMismatch`] for a value of another kind or a null that the type forbids; [`Error::Invalid`] for a
-/// value outside what the Arrow type holds; [`Error::Arrow`] for sizes beyond its offsets.
+/// [`Error::ValueMismatch`] for a value of another kind or a null that the type forbids;
+/// [`Error::Invalid`] for a value outside what the Arrow type holds; [`Error::Arrow`] for sizes
+/// beyond its offsets.
 pub fn array_of(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
     if !ty.nullable && values.iter().any(Datum::is_null) {
         Datum::check_null(ty)?;
@@ -182,7 +227,10 @@ fn numbers(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
         TypeKind::Double => of!(Float64Type, Double),
         TypeKind::Date => of!(Date32Type, Date),
         TypeKind::Decimal { .. } => of!(Decimal128Type, Decimal),
-        _ => Err(Error::UnsupportedType { operation: "number array", type_name: ty.to_string() }),
+        _ => Err(Error::UnsupportedType {
+            operation: "number array",
+            type_name: ty.to_string(),
+        }),
     }
 }
 
@@ -215,7 +263,9 @@ fn times(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
         DataType::Time64(TimeUnit::Microsecond) => {
             build::<Time64MicrosecondType>(values, ty, |datum| Ok(i64::from(millis(datum)?) * 1000))
         }
-        _ => build::<Time64NanosecondType>(values, ty, |datum| Ok(i64::from(millis(datum)?) * 1_000_000)),
+        _ => build::<Time64NanosecondType>(values, ty, |datum| {
+            Ok(i64::from(millis(datum)?) * 1_000_000)
+        }),
     }
 }
 
@@ -226,8 +276,16 @@ fn timestamps(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
     };
     let scaled = |datum: &Datum, per_milli: i64, nanos_each: i64| {
         let (millis, nanos) = parts(datum)?;
-        let value = millis.checked_mul(per_milli).and_then(|value| value.checked_add(nanos / nanos_each));
-        value.ok_or_else(|| Error::invalid("timestamp", millis.to_string(), "beyond the range of its precision"))
+        let value = millis
+            .checked_mul(per_milli)
+            .and_then(|value| value.checked_add(nanos / nanos_each));
+        value.ok_or_else(|| {
+            Error::invalid(
+                "timestamp",
+                millis.to_string(),
+                "beyond the range of its precision",
+            )
+        })
     };
     match ty.arrow_type() {
         DataType::Timestamp(TimeUnit::Second, _) => {
@@ -272,7 +330,9 @@ fn fixed_bytes(values: &[Datum], kind: &TypeKind, length: i32) -> Result<ArrayRe
     for value in values {
         match value {
             Datum::Null => builder.append_null(),
-            Datum::Bytes(bytes) => builder.append_value(bytes).map_err(|source| built("BINARY column", source))?,
+            Datum::Bytes(bytes) => builder
+                .append_value(bytes)
+                .map_err(|source| built("BINARY column", source))?,
             other => return Err(other.mismatch(kind)),
         }
     }
@@ -284,7 +344,11 @@ fn nested(lengths: &[Option<usize>]) -> Result<(OffsetBuffer<i32>, Option<NullBu
     let total: usize = lengths.iter().flatten().sum();
     if i32::try_from(total).is_err() {
         let (size, limit) = (total as u64, u64::from(i32::MAX.unsigned_abs()));
-        return Err(Error::TooLarge { what: "elements of a nested column", size, limit });
+        return Err(Error::TooLarge {
+            what: "elements of a nested column",
+            size,
+            limit,
+        });
     }
     let offsets = OffsetBuffer::from_lengths(lengths.iter().map(|length| length.unwrap_or(0)));
     let nulls = lengths.iter().any(Option::is_none);
@@ -307,11 +371,19 @@ fn list(values: &[Datum], kind: &TypeKind, element: &LogicalType) -> Result<Arra
     let (offsets, validity) = nested(&lengths)?;
     let field = Arc::new(element.arrow_field("element"));
     let array = ListArray::try_new(field, offsets, array_of(&elements, element)?, validity);
-    Ok(Arc::new(array.map_err(|source| built("ARRAY column", source))?))
+    Ok(Arc::new(
+        array.map_err(|source| built("ARRAY column", source))?,
+    ))
 }
 
-fn map(values: &[Datum], kind: &TypeKind, key: &LogicalType, value: &LogicalType) -> Result<ArrayRef> {
-    let (mut lengths, mut keys, mut items) = (Vec::with_capacity(values.len()), Vec::new(), Vec::new());
+fn map(
+    values: &[Datum],
+    kind: &TypeKind,
+    key: &LogicalType,
+    value: &LogicalType,
+) -> Result<ArrayRef> {
+    let (mut lengths, mut keys, mut items) =
+        (Vec::with_capacity(values.len()), Vec::new(), Vec::new());
     for datum in values {
         match datum {
             Datum::Null => lengths.push(None),
@@ -329,21 +401,29 @@ fn map(values: &[Datum], kind: &TypeKind, key: &LogicalType, value: &LogicalType
     let key = LogicalType::not_null(key.kind.clone());
     let fields = Fields::from(vec![key.arrow_field("key"), value.arrow_field("value")]);
     let arrays = vec![array_of(&keys, &key)?, array_of(&items, value)?];
-    let entries = StructArray::try_new(fields.clone(), arrays, None).map_err(|source| built("MAP column", source))?;
+    let entries = StructArray::try_new(fields.clone(), arrays, None)
+        .map_err(|source| built("MAP column", source))?;
     let field = Arc::new(Field::new("entries", DataType::Struct(fields), false));
     let array = MapArray::try_new(field, offsets, entries, validity, false);
-    Ok(Arc::new(array.map_err(|source| built("MAP column", source))?))
+    Ok(Arc::new(
+        array.map_err(|source| built("MAP column", source))?,
+    ))
 }
 
 fn row(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
     let TypeKind::Row(fields) = &ty.kind else {
-        return Err(Error::UnsupportedType { operation: "row array", type_name: ty.to_string() });
+        return Err(Error::UnsupportedType {
+            operation: "row array",
+            type_name: ty.to_string(),
+        });
     };
     let mut columns = vec![Vec::with_capacity(values.len()); fields.len()];
     for value in values {
         match value {
             // Under a null row the fields hold nothing, whatever their nullability.
-            Datum::Null => columns.iter_mut().for_each(|column| column.push(Datum::Null)),
+            Datum::Null => columns
+                .iter_mut()
+                .for_each(|column| column.push(Datum::Null)),
             Datum::Row(items) if items.len() == fields.len() => {
                 for (column, item) in columns.iter_mut().zip(items) {
                     column.push(item.clone());
@@ -355,16 +435,25 @@ fn row(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
     let validity = NullBuffer::from_iter(values.iter().map(|value| !value.is_null()));
     let mut arrays = Vec::with_capacity(fields.len());
     for (column, field) in columns.iter().zip(fields) {
-        // Nulls under a present row are checked by `StructArray::try_new`, which knows the parent's validity.
-        arrays.push(array_of(column, &LogicalType::nullable(field.ty.kind.clone()))?);
+        // Nulls under a present row are checked by `StructArray::try_new`, which knows the parent's
+        // validity.
+        arrays.push(array_of(
+            column,
+            &LogicalType::nullable(field.ty.kind.clone()),
+        )?);
     }
-    let arrow_fields: Fields = fields.iter().map(|field| field.ty.arrow_field(&field.name)).collect();
+    let arrow_fields: Fields = fields
+        .iter()
+        .map(|field| field.ty.arrow_field(&field.name))
+        .collect();
     let validity = (validity.null_count() > 0).then_some(validity);
     let array = match fields.is_empty() {
         true => StructArray::try_new_with_length(arrow_fields, arrays, validity, values.len()),
         false => StructArray::try_new(arrow_fields, arrays, validity),
     };
-    Ok(Arc::new(array.map_err(|source| built("ROW column", source))?))
+    Ok(Arc::new(
+        array.map_err(|source| built("ROW column", source))?,
+    ))
 }
 
 fn built(what: &'static str, source: ArrowError) -> Error {

@@ -1,5 +1,5 @@
-//! The aligned row: null bits in words of 8 bytes behind a byte for the row kind, one slot of 8 bytes a field, a tail.
-//! Paimon's keys have this form, as have the bounds in a batch's statistics.
+//! The aligned row: null bits in words of 8 bytes behind a byte for the row kind, one slot of 8
+//! bytes a field, a tail. Paimon's keys have this form, as have the bounds in a batch's statistics.
 //!
 //! Source: fluss `AlignedRowWriter`, `PaimonBinaryRowWriter`.
 
@@ -26,7 +26,11 @@ pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u
     check_arity(FORMAT, row.len(), types.len())?;
     let slots_at = null_bytes(row.len());
     let mut out = vec![0; slots_at + 8 * row.len()];
-    let mut section = Section { out: &mut out, start: 0, nested: Nested::Aligned };
+    let mut section = Section {
+        out: &mut out,
+        start: 0,
+        nested: Nested::Aligned,
+    };
     for (index, (value, ty)) in row.iter().zip(types).enumerate() {
         if value.is_null() {
             set_bit(section.out, 0, index + HEADER_BITS);
@@ -48,7 +52,12 @@ pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Da
     }
     let value = |(index, ty): (usize, &T)| match is_null(bytes, index + HEADER_BITS) {
         true => Ok(Datum::Null),
-        false => slots::read(bytes, slots_at + 8 * index, &ty.as_ref().kind, Nested::Aligned),
+        false => slots::read(
+            bytes,
+            slots_at + 8 * index,
+            &ty.as_ref().kind,
+            Nested::Aligned,
+        ),
     };
     types.iter().enumerate().map(value).collect()
 }

@@ -1,6 +1,7 @@
 //! Which bucket a key belongs to.
 //!
-//! Source: fluss `FlussBucketingFunction`, `PaimonBucketingFunction`, `IcebergBucketingFunction`, `MurmurHashUtils`.
+//! Source: fluss `FlussBucketingFunction`, `PaimonBucketingFunction`, `IcebergBucketingFunction`,
+//! `MurmurHashUtils`.
 
 use super::key::KeyFormat;
 use crate::ids::{BucketId, TotalBuckets};
@@ -18,7 +19,10 @@ fn mix_k1(k1: u32) -> u32 {
 }
 
 fn mix_h1(h1: u32, k1: u32) -> u32 {
-    (h1 ^ k1).rotate_left(13).wrapping_mul(5).wrapping_add(0xe654_6b64)
+    (h1 ^ k1)
+        .rotate_left(13)
+        .wrapping_mul(5)
+        .wrapping_add(0xe654_6b64)
 }
 
 fn finish(mut h1: u32) -> u32 {
@@ -29,8 +33,8 @@ fn finish(mut h1: u32) -> u32 {
     h1 ^ h1 >> 16
 }
 
-/// Murmur3 of 32 bits as Flink, Fluss and Paimon have it, seed 42. Not the standard: each byte past the last whole word
-/// is sign-extended and mixed as a word of its own.
+/// Murmur3 of 32 bits as Flink, Fluss and Paimon have it, seed 42. Not the standard: each byte past
+/// the last whole word is sign-extended and mixed as a word of its own.
 pub fn murmur(bytes: &[u8]) -> i32 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut h1 = SEED;
@@ -68,7 +72,8 @@ fn remix(hash: i32) -> i32 {
     if mixed == i32::MIN { 0 } else { mixed.abs() }
 }
 
-/// The bucket of a compacted key, for tables without lake (or of lance). `total` below 1 counts as 1.
+/// The bucket of a compacted key, for tables without lake (or of lance). `total` below 1 counts as
+/// 1.
 pub fn fluss_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
     BucketId(remix(murmur(key)) % total.0.max(1))
 }

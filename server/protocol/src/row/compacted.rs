@@ -1,11 +1,13 @@
-//! The COMPACTED row format: default of primary-key values, also of row-wise logs; and compacted keys.
+//! The COMPACTED row format: default of primary-key values, also of row-wise logs; and compacted
+//! keys.
 //!
-//! Source: fluss `CompactedRowWriter`, `CompactedRowReader`. Null bits, then the values that are not null, small.
+//! Source: fluss `CompactedRowWriter`, `CompactedRowReader`. Null bits, then the values that are
+//! not null, small.
 
 use super::slots::{self, Nested};
 use super::wire::{
-    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits, put_var_u32,
-    put_var_u64, text, timestamp,
+    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits,
+    put_var_u32, put_var_u64, text, timestamp,
 };
 use super::{Datum, check_arity, is_compact_decimal, is_compact_timestamp};
 use crate::error::Result;
@@ -16,8 +18,8 @@ const FORMAT: &str = "compacted row";
 /// The bytes of a row. Nulls are taken whatever the column says: partial updates leave columns out.
 ///
 /// # Errors
-/// [`crate::Error::ValueMismatch`] for a value of another type, [`crate::Error::Invalid`] for another number of values
-/// or a decimal beyond its precision.
+/// [`crate::Error::ValueMismatch`] for a value of another type, [`crate::Error::Invalid`] for
+/// another number of values or a decimal beyond its precision.
 pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(row.len() * 9);
     encode_into(&mut out, row, types)?;
@@ -28,7 +30,11 @@ pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u
 ///
 /// # Errors
 /// As [`encode`]; `out` may then hold a part of the row.
-pub fn encode_into<T: AsRef<LogicalType>>(out: &mut Vec<u8>, row: &[Datum], types: &[T]) -> Result<()> {
+pub fn encode_into<T: AsRef<LogicalType>>(
+    out: &mut Vec<u8>,
+    row: &[Datum],
+    types: &[T],
+) -> Result<()> {
     check_arity(FORMAT, row.len(), types.len())?;
     put_null_bits(out, row);
     for (value, ty) in row.iter().zip(types) {
@@ -48,7 +54,11 @@ pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Da
     let nulls = reader.take(types.len().div_ceil(8))?;
     let mut row = Vec::with_capacity(types.len());
     for (index, ty) in types.iter().enumerate() {
-        row.push(if is_null(nulls, index) { Datum::Null } else { read(&mut reader, &ty.as_ref().kind)? });
+        row.push(if is_null(nulls, index) {
+            Datum::Null
+        } else {
+            read(&mut reader, &ty.as_ref().kind)?
+        });
     }
     reader.finish()?;
     Ok(row)
@@ -72,12 +82,16 @@ pub(super) fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result
         (Datum::BigInt(value), TypeKind::BigInt) => put_var_u64(out, value.cast_unsigned()),
         (Datum::Float(value), TypeKind::Float) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Double(value), TypeKind::Double) => out.extend_from_slice(&value.to_le_bytes()),
-        (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => put_bytes(out, value.as_bytes())?,
+        (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => {
+            put_bytes(out, value.as_bytes())?
+        }
         (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => put_bytes(out, value)?,
         (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
             check_decimal(*value, *precision)?;
             match i64::try_from(*value) {
-                Ok(unscaled) if is_compact_decimal(*precision) => put_var_u64(out, unscaled.cast_unsigned()),
+                Ok(unscaled) if is_compact_decimal(*precision) => {
+                    put_var_u64(out, unscaled.cast_unsigned())
+                }
                 _ => {
                     let (bytes, skip) = decimal_bytes(*value);
                     put_bytes(out, bytes.get(skip..).unwrap_or_default())?;
@@ -94,10 +108,16 @@ pub(super) fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result
             }
         }
         (Datum::Array(items), TypeKind::Array(element)) => {
-            put_bytes(out, &slots::encode_array(items, element, Nested::Compacted)?)?;
+            put_bytes(
+                out,
+                &slots::encode_array(items, element, Nested::Compacted)?,
+            )?;
         }
         (Datum::Map(entries), TypeKind::Map(key, value)) => {
-            put_bytes(out, &slots::encode_map(entries, key, value, Nested::Compacted)?)?;
+            put_bytes(
+                out,
+                &slots::encode_map(entries, key, value, Nested::Compacted)?,
+            )?;
         }
         (Datum::Row(items), TypeKind::Row(fields)) => put_bytes(out, &encode(items, fields)?)?,
         _ => return Err(value.mismatch(kind)),
@@ -122,18 +142,29 @@ pub(super) fn read(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
         TypeKind::Decimal { precision, .. } if is_compact_decimal(*precision) => {
             Datum::Decimal(i128::from(reader.var_u64()?.cast_signed()))
         }
-        TypeKind::Decimal { .. } => Datum::Decimal(decimal_from_bytes(reader.var_bytes()?, FORMAT)?),
+        TypeKind::Decimal { .. } => {
+            Datum::Decimal(decimal_from_bytes(reader.var_bytes()?, FORMAT)?)
+        }
         TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {
             let millis = reader.var_u64()?.cast_signed();
-            let nanos = if is_compact_timestamp(*precision) { 0 } else { reader.var_u32()?.cast_signed() };
+            let nanos = if is_compact_timestamp(*precision) {
+                0
+            } else {
+                reader.var_u32()?.cast_signed()
+            };
             timestamp(millis, nanos, FORMAT)?
         }
-        TypeKind::Array(element) => {
-            Datum::Array(slots::decode_array(reader.var_bytes()?, element, Nested::Compacted)?)
-        }
-        TypeKind::Map(key, value) => {
-            Datum::Map(slots::decode_map(reader.var_bytes()?, key, value, Nested::Compacted)?)
-        }
+        TypeKind::Array(element) => Datum::Array(slots::decode_array(
+            reader.var_bytes()?,
+            element,
+            Nested::Compacted,
+        )?),
+        TypeKind::Map(key, value) => Datum::Map(slots::decode_map(
+            reader.var_bytes()?,
+            key,
+            value,
+            Nested::Compacted,
+        )?),
         TypeKind::Row(fields) => Datum::Row(decode(reader.var_bytes()?, fields)?),
     })
 }

@@ -1,11 +1,13 @@
-//! The INDEXED row format: null bits, the lengths of values of variable size, then values of plain width. CHAR(n) and
-//! BINARY(n) take exactly n bytes; zeros at the end of a CHAR are not part of it.
+//! The INDEXED row format: null bits, the lengths of values of variable size, then values of plain
+//! width. CHAR(n) and BINARY(n) take exactly n bytes; zeros at the end of a CHAR are not part of
+//! it.
 //!
 //! Source: fluss `IndexedRowWriter`, `IndexedRow`.
 
 use super::slots::{self, Nested};
 use super::wire::{
-    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits, text, timestamp,
+    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits,
+    text, timestamp,
 };
 use super::{Datum, check_arity, is_compact_decimal, is_compact_timestamp};
 use crate::error::{Error, Result};
@@ -28,13 +30,17 @@ fn is_variable(kind: &TypeKind) -> bool {
 }
 
 fn variable_columns<T: AsRef<LogicalType>>(types: &[T]) -> usize {
-    types.iter().filter(|ty| is_variable(&ty.as_ref().kind)).count()
+    types
+        .iter()
+        .filter(|ty| is_variable(&ty.as_ref().kind))
+        .count()
 }
 
 /// The bytes of a row. Nulls are taken whatever the column says.
 ///
 /// # Errors
-/// As [`super::compacted::encode`]; also [`Error::Invalid`] for a CHAR(n) or BINARY(n) value of more than n bytes.
+/// As [`super::compacted::encode`]; also [`Error::Invalid`] for a CHAR(n) or BINARY(n) value of
+/// more than n bytes.
 pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u8>> {
     let mut out = Vec::with_capacity(row.len() * 13);
     encode_into(&mut out, row, types)?;
@@ -45,7 +51,11 @@ pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u
 ///
 /// # Errors
 /// As [`encode`]; `out` may then hold a part of the row.
-pub fn encode_into<T: AsRef<LogicalType>>(out: &mut Vec<u8>, row: &[Datum], types: &[T]) -> Result<()> {
+pub fn encode_into<T: AsRef<LogicalType>>(
+    out: &mut Vec<u8>,
+    row: &[Datum],
+    types: &[T],
+) -> Result<()> {
     check_arity(FORMAT, row.len(), types.len())?;
     put_null_bits(out, row);
     // Lengths stand packed: a null value takes no slot, so unused slots are the last ones.
@@ -98,18 +108,24 @@ fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result<()> {
         (Datum::SmallInt(value), TypeKind::SmallInt) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Int(value), TypeKind::Int)
         | (Datum::Date(value), TypeKind::Date)
-        | (Datum::Time(value), TypeKind::Time { .. }) => out.extend_from_slice(&value.to_le_bytes()),
+        | (Datum::Time(value), TypeKind::Time { .. }) => {
+            out.extend_from_slice(&value.to_le_bytes())
+        }
         (Datum::BigInt(value), TypeKind::BigInt) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Float(value), TypeKind::Float) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Double(value), TypeKind::Double) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::String(value), TypeKind::String) => out.extend_from_slice(value.as_bytes()),
         (Datum::Bytes(value), TypeKind::Bytes) => out.extend_from_slice(value),
-        (Datum::String(value), TypeKind::Char { length }) => put_padded(out, value.as_bytes(), *length)?,
+        (Datum::String(value), TypeKind::Char { length }) => {
+            put_padded(out, value.as_bytes(), *length)?
+        }
         (Datum::Bytes(value), TypeKind::Binary { length }) => put_padded(out, value, *length)?,
         (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
             check_decimal(*value, *precision)?;
             match i64::try_from(*value) {
-                Ok(unscaled) if is_compact_decimal(*precision) => out.extend_from_slice(&unscaled.to_le_bytes()),
+                Ok(unscaled) if is_compact_decimal(*precision) => {
+                    out.extend_from_slice(&unscaled.to_le_bytes())
+                }
                 _ => {
                     let (bytes, skip) = decimal_bytes(*value);
                     out.extend_from_slice(bytes.get(skip..).unwrap_or_default());
@@ -141,7 +157,11 @@ fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result<()> {
 fn put_padded(out: &mut Vec<u8>, bytes: &[u8], length: i32) -> Result<()> {
     let width = usize::try_from(length).unwrap_or(0);
     if bytes.len() > width {
-        return Err(Error::invalid(FORMAT, bytes.len().to_string(), "value has more bytes than its CHAR or BINARY type"));
+        return Err(Error::invalid(
+            FORMAT,
+            bytes.len().to_string(),
+            "value has more bytes than its CHAR or BINARY type",
+        ));
     }
     let end = out.len() + width;
     out.extend_from_slice(bytes);
@@ -153,8 +173,12 @@ fn read_variable(bytes: &[u8], kind: &TypeKind) -> Result<Datum> {
     Ok(match kind {
         TypeKind::String => text(bytes, FORMAT)?,
         TypeKind::Decimal { .. } => Datum::Decimal(decimal_from_bytes(bytes, FORMAT)?),
-        TypeKind::Array(element) => Datum::Array(slots::decode_array(bytes, element, Nested::Indexed)?),
-        TypeKind::Map(key, value) => Datum::Map(slots::decode_map(bytes, key, value, Nested::Indexed)?),
+        TypeKind::Array(element) => {
+            Datum::Array(slots::decode_array(bytes, element, Nested::Indexed)?)
+        }
+        TypeKind::Map(key, value) => {
+            Datum::Map(slots::decode_map(bytes, key, value, Nested::Indexed)?)
+        }
         TypeKind::Row(fields) => Datum::Row(decode(bytes, fields)?),
         _ => Datum::Bytes(bytes.to_vec()),
     })
@@ -173,7 +197,10 @@ fn read_fixed(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
         TypeKind::Double => Datum::Double(f64::from_le_bytes(reader.array()?)),
         TypeKind::Char { length } => {
             let padded = reader.take(usize::try_from(*length).unwrap_or(0))?;
-            let end = padded.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+            let end = padded
+                .iter()
+                .rposition(|byte| *byte != 0)
+                .map_or(0, |last| last + 1);
             text(padded.get(..end).unwrap_or_default(), FORMAT)?
         }
         TypeKind::Binary { length } => {
@@ -182,9 +209,18 @@ fn read_fixed(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
         TypeKind::Decimal { .. } => Datum::Decimal(i128::from(reader.i64()?)),
         TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {
             let millis = reader.i64()?;
-            let nanos = if is_compact_timestamp(*precision) { 0 } else { reader.i32()? };
+            let nanos = if is_compact_timestamp(*precision) {
+                0
+            } else {
+                reader.i32()?
+            };
             timestamp(millis, nanos, FORMAT)?
         }
-        other => return Err(Error::UnsupportedType { operation: "fixed-width read", type_name: other.to_string() }),
+        other => {
+            return Err(Error::UnsupportedType {
+                operation: "fixed-width read",
+                type_name: other.to_string(),
+            });
+        }
     })
 }

@@ -1,4 +1,5 @@
-//! Keys as bytes: what identifies a row of a primary-key table, and what chooses the bucket of any row.
+//! Keys as bytes: what identifies a row of a primary-key table, and what chooses the bucket of any
+//! row.
 //!
 //! Source: fluss `CompactedKeyEncoder`, `PaimonKeyEncoder`, `IcebergKeyEncoder`, `KeyEncoder`.
 
@@ -21,7 +22,8 @@ pub enum KeyFormat {
 }
 
 impl KeyFormat {
-    /// The format of bucket keys for a table's `table.datalake.format`, which counts even if the lake is disabled.
+    /// The format of bucket keys for a table's `table.datalake.format`, which counts even if the
+    /// lake is disabled.
     ///
     /// # Errors
     /// [`Error::UnsupportedType`] for a lake other than paimon, iceberg and lance.
@@ -30,20 +32,31 @@ impl KeyFormat {
             None | Some("lance") => Ok(Self::Compacted),
             Some("paimon") => Ok(Self::Paimon),
             Some("iceberg") => Ok(Self::Iceberg),
-            Some(other) => Err(Error::UnsupportedType { operation: "key encoding", type_name: other.to_owned() }),
+            Some(other) => Err(Error::UnsupportedType {
+                operation: "key encoding",
+                type_name: other.to_owned(),
+            }),
         }
     }
 
-    /// The format of primary-key bytes: the lake's, except for tables of `table.kv.format-version` 2 whose bucket key
-    /// is not the whole physical primary key; there prefixes must be looked up.
+    /// The format of primary-key bytes: the lake's, except for tables of `table.kv.format-version`
+    /// 2 whose bucket key is not the whole physical primary key; there prefixes must be looked up.
     ///
     /// # Errors
     /// As [`KeyFormat::of_lake`], and [`Error::Invalid`] for a format version above 2.
-    pub fn of_primary_key(lake: Option<&str>, kv_format_version: Option<i32>, bucket_key: BucketKey) -> Result<Self> {
+    pub fn of_primary_key(
+        lake: Option<&str>,
+        kv_format_version: Option<i32>,
+        bucket_key: BucketKey,
+    ) -> Result<Self> {
         match (kv_format_version.unwrap_or(1), bucket_key) {
             (1, _) | (2, BucketKey::WholePrimaryKey) => Self::of_lake(lake),
             (2, BucketKey::Other) => Ok(Self::Compacted),
-            (version, _) => Err(Error::invalid("key", version.to_string(), "kv format version is not 1 or 2")),
+            (version, _) => Err(Error::invalid(
+                "key",
+                version.to_string(),
+                "kv format version is not 1 or 2",
+            )),
         }
     }
 
@@ -60,7 +73,8 @@ impl KeyFormat {
     }
 }
 
-/// What a table's bucket key is to its physical primary key (the primary key without partition columns).
+/// What a table's bucket key is to its physical primary key (the primary key without partition
+/// columns).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketKey {
     /// The same columns in the same order.
@@ -70,8 +84,14 @@ pub enum BucketKey {
 }
 
 fn check_scalar(kind: &TypeKind) -> Result<()> {
-    if matches!(kind, TypeKind::Array(_) | TypeKind::Map(..) | TypeKind::Row(_)) {
-        return Err(Error::UnsupportedType { operation: "key encoding", type_name: kind.to_string() });
+    if matches!(
+        kind,
+        TypeKind::Array(_) | TypeKind::Map(..) | TypeKind::Row(_)
+    ) {
+        return Err(Error::UnsupportedType {
+            operation: "key encoding",
+            type_name: kind.to_string(),
+        });
     }
     Ok(())
 }
@@ -80,12 +100,16 @@ fn null_key() -> Error {
     Error::invalid(FORMAT, "null", "key columns cannot be null")
 }
 
-/// Fluss's own key: values in COMPACTED form, back to back, so that the key of leading columns is a prefix.
+/// Fluss's own key: values in COMPACTED form, back to back, so that the key of leading columns is a
+/// prefix.
 ///
 /// # Errors
 /// [`Error::Invalid`] for null, [`Error::ValueMismatch`] for other values than the types say,
 /// [`Error::UnsupportedType`] for nested types.
-pub fn encode_compacted_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]) -> Result<Vec<u8>> {
+pub fn encode_compacted_key<T: AsRef<LogicalType>>(
+    values: &[Datum],
+    types: &[T],
+) -> Result<Vec<u8>> {
     check_arity(FORMAT, values.len(), types.len())?;
     let mut out = Vec::with_capacity(values.len() * 8);
     for (value, ty) in values.iter().zip(types) {
@@ -103,7 +127,10 @@ pub fn encode_compacted_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]
 ///
 /// # Errors
 /// [`Error::Corrupt`] for bytes that are no key of these types.
-pub fn decode_compacted_key<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Datum>> {
+pub fn decode_compacted_key<T: AsRef<LogicalType>>(
+    bytes: &[u8],
+    types: &[T],
+) -> Result<Vec<Datum>> {
     let mut reader = Reader::new(bytes, FORMAT);
     let mut values = Vec::with_capacity(types.len());
     for ty in types {
@@ -137,14 +164,19 @@ pub fn decode_paimon_key<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Re
     binary::decode(bytes, types)
 }
 
-/// Iceberg's key, of exactly one column: integers and dates as 64 bits, times as microseconds, text bare.
+/// Iceberg's key, of exactly one column: integers and dates as 64 bits, times as microseconds, text
+/// bare.
 ///
 /// # Errors
 /// [`Error::Invalid`] for null or another number of columns than one, [`Error::ValueMismatch`],
 /// [`Error::UnsupportedType`] for BOOLEAN, TINYINT, SMALLINT, `TIMESTAMP_LTZ` and nested types.
 pub fn encode_iceberg_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]) -> Result<Vec<u8>> {
     let ([value], [ty]) = (values, types) else {
-        return Err(Error::invalid(FORMAT, values.len().to_string(), "an iceberg key has one column"));
+        return Err(Error::invalid(
+            FORMAT,
+            values.len().to_string(),
+            "an iceberg key has one column",
+        ));
     };
     let kind = &ty.as_ref().kind;
     let long = |value: i64| value.to_le_bytes().to_vec();
@@ -158,15 +190,26 @@ pub fn encode_iceberg_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]) 
             | TypeKind::Array(_)
             | TypeKind::Map(..)
             | TypeKind::Row(_),
-        ) => return Err(Error::UnsupportedType { operation: "iceberg key encoding", type_name: kind.to_string() }),
+        ) => {
+            return Err(Error::UnsupportedType {
+                operation: "iceberg key encoding",
+                type_name: kind.to_string(),
+            });
+        }
         (Datum::Null, _) => return Err(null_key()),
-        (Datum::Int(value), TypeKind::Int) | (Datum::Date(value), TypeKind::Date) => long(i64::from(*value)),
+        (Datum::Int(value), TypeKind::Int) | (Datum::Date(value), TypeKind::Date) => {
+            long(i64::from(*value))
+        }
         (Datum::BigInt(value), TypeKind::BigInt) => long(*value),
         (Datum::Time(millis), TypeKind::Time { .. }) => long(i64::from(*millis) * 1000),
-        (Datum::Timestamp { millis, nanos }, TypeKind::Timestamp { .. }) => long(timestamp_micros(*millis, *nanos)),
+        (Datum::Timestamp { millis, nanos }, TypeKind::Timestamp { .. }) => {
+            long(timestamp_micros(*millis, *nanos))
+        }
         (Datum::Float(value), TypeKind::Float) => value.to_le_bytes().to_vec(),
         (Datum::Double(value), TypeKind::Double) => value.to_le_bytes().to_vec(),
-        (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => value.as_bytes().to_vec(),
+        (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => {
+            value.as_bytes().to_vec()
+        }
         (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => value.clone(),
         (Datum::Decimal(value), TypeKind::Decimal { .. }) => {
             let (bytes, skip) = decimal_bytes(*value);
@@ -178,5 +221,7 @@ pub fn encode_iceberg_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]) 
 
 /// Microseconds, wrapping as the reference's arithmetic does.
 pub(super) fn timestamp_micros(millis: i64, nanos: i32) -> i64 {
-    millis.wrapping_mul(1000).wrapping_add(i64::from(nanos / 1000))
+    millis
+        .wrapping_mul(1000)
+        .wrapping_add(i64::from(nanos / 1000))
 }

@@ -1,8 +1,11 @@
-//! Values in slots of fixed width with a tail for what is longer: arrays, maps, and the rows of [`super::binary`].
+//! Values in slots of fixed width with a tail for what is longer: arrays, maps, and the rows of
+//! [`super::binary`].
 //!
 //! Source: fluss `AbstractBinaryWriter`, `BinaryArrayWriter`, `BinaryArray`, `BinaryMap`.
 
-use super::wire::{Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, text, timestamp};
+use super::wire::{
+    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, text, timestamp,
+};
 use super::{Datum, binary, compacted, indexed, is_compact_decimal, is_compact_timestamp};
 use crate::error::{Error, Result};
 use crate::record::{bytes_at, put_at};
@@ -38,7 +41,8 @@ impl Nested {
     }
 }
 
-/// A row or array that grows at its end: where it starts in `out`, since offsets in slots count from there.
+/// A row or array that grows at its end: where it starts in `out`, since offsets in slots count
+/// from there.
 pub(super) struct Section<'a> {
     pub(super) out: &'a mut Vec<u8>,
     pub(super) start: usize,
@@ -46,21 +50,34 @@ pub(super) struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// Writes a value that is not null into the slot at `at` (from the start of `out`), which is zero.
+    /// Writes a value that is not null into the slot at `at` (from the start of `out`), which is
+    /// zero.
     pub(super) fn write(&mut self, at: usize, value: &Datum, kind: &TypeKind) -> Result<()> {
         match (value, kind) {
             (Datum::Boolean(value), TypeKind::Boolean) => put_at(self.out, at, &[u8::from(*value)]),
-            (Datum::TinyInt(value), TypeKind::TinyInt) => put_at(self.out, at, &value.to_le_bytes()),
-            (Datum::SmallInt(value), TypeKind::SmallInt) => put_at(self.out, at, &value.to_le_bytes()),
+            (Datum::TinyInt(value), TypeKind::TinyInt) => {
+                put_at(self.out, at, &value.to_le_bytes())
+            }
+            (Datum::SmallInt(value), TypeKind::SmallInt) => {
+                put_at(self.out, at, &value.to_le_bytes())
+            }
             (Datum::Int(value), TypeKind::Int)
             | (Datum::Date(value), TypeKind::Date)
-            | (Datum::Time(value), TypeKind::Time { .. }) => put_at(self.out, at, &value.to_le_bytes()),
+            | (Datum::Time(value), TypeKind::Time { .. }) => {
+                put_at(self.out, at, &value.to_le_bytes())
+            }
             (Datum::BigInt(value), TypeKind::BigInt) => put_at(self.out, at, &value.to_le_bytes()),
             (Datum::Float(value), TypeKind::Float) => put_at(self.out, at, &value.to_le_bytes()),
             (Datum::Double(value), TypeKind::Double) => put_at(self.out, at, &value.to_le_bytes()),
-            (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => self.text(at, value.as_bytes())?,
-            (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => self.text(at, value)?,
-            (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => self.decimal(at, *value, *precision)?,
+            (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => {
+                self.text(at, value.as_bytes())?
+            }
+            (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => {
+                self.text(at, value)?
+            }
+            (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
+                self.decimal(at, *value, *precision)?
+            }
             (
                 Datum::Timestamp { millis, nanos },
                 TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision },
@@ -78,7 +95,9 @@ impl Section<'_> {
             (Datum::Map(entries), TypeKind::Map(key, value)) => {
                 self.tail_of(at, &encode_map(entries, key, value, self.nested)?)?;
             }
-            (Datum::Row(items), TypeKind::Row(fields)) => self.tail_of(at, &self.nested.encode(items, fields)?)?,
+            (Datum::Row(items), TypeKind::Row(fields)) => {
+                self.tail_of(at, &self.nested.encode(items, fields)?)?
+            }
             _ => return Err(value.mismatch(kind)),
         }
         Ok(())
@@ -122,7 +141,11 @@ impl Section<'_> {
         self.out.extend_from_slice(bytes);
         let end = self.start + (self.out.len() - self.start).next_multiple_of(8);
         self.out.resize(end, 0);
-        put_at(self.out, at, &(u64::from(offset) << 32 | u64::from(low)).to_le_bytes());
+        put_at(
+            self.out,
+            at,
+            &(u64::from(offset) << 32 | u64::from(low)).to_le_bytes(),
+        );
         Ok(())
     }
 }
@@ -145,22 +168,38 @@ pub(super) fn read(section: &[u8], at: usize, kind: &TypeKind, nested: Nested) -
         TypeKind::Decimal { precision, .. } if is_compact_decimal(*precision) => {
             Datum::Decimal(i128::from(slot.i64()?))
         }
-        TypeKind::Decimal { .. } => Datum::Decimal(decimal_from_bytes(tail_at(section, slot.array()?)?, FORMAT)?),
+        TypeKind::Decimal { .. } => Datum::Decimal(decimal_from_bytes(
+            tail_at(section, slot.array()?)?,
+            FORMAT,
+        )?),
         TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {
             if is_compact_timestamp(*precision) {
                 return timestamp(slot.i64()?, 0, FORMAT);
             }
             let (nanos, offset) = (slot.i32()?, slot.length()?);
-            let millis = bytes_at(section, offset).ok_or_else(|| Error::corrupt(FORMAT, "tail is cut off"))?;
+            let millis = bytes_at(section, offset)
+                .ok_or_else(|| Error::corrupt(FORMAT, "tail is cut off"))?;
             timestamp(i64::from_le_bytes(millis), nanos, FORMAT)?
         }
-        TypeKind::Array(element) => Datum::Array(decode_array(tail_at(section, slot.array()?)?, element, nested)?),
-        TypeKind::Map(key, value) => Datum::Map(decode_map(tail_at(section, slot.array()?)?, key, value, nested)?),
-        TypeKind::Row(fields) => Datum::Row(nested.decode(tail_at(section, slot.array()?)?, fields)?),
+        TypeKind::Array(element) => Datum::Array(decode_array(
+            tail_at(section, slot.array()?)?,
+            element,
+            nested,
+        )?),
+        TypeKind::Map(key, value) => Datum::Map(decode_map(
+            tail_at(section, slot.array()?)?,
+            key,
+            value,
+            nested,
+        )?),
+        TypeKind::Row(fields) => {
+            Datum::Row(nested.decode(tail_at(section, slot.array()?)?, fields)?)
+        }
     })
 }
 
-/// Text or bytes whose slot stands at `at`: in the slot itself, marked in its last byte, or in the tail.
+/// Text or bytes whose slot stands at `at`: in the slot itself, marked in its last byte, or in the
+/// tail.
 fn text_at(section: &[u8], at: usize) -> Result<&[u8]> {
     let slot = section.get(at..).and_then(|rest| rest.first_chunk::<8>());
     let slot = slot.ok_or_else(|| Error::corrupt(FORMAT, "slot is cut off"))?;
@@ -168,15 +207,22 @@ fn text_at(section: &[u8], at: usize) -> Result<&[u8]> {
     if mark & 0x80 == 0 {
         return tail_at(section, *slot);
     }
-    let inline = slot.get(..usize::from(mark & 0x7f)).filter(|inline| inline.len() <= MAX_INLINE);
+    let inline = slot
+        .get(..usize::from(mark & 0x7f))
+        .filter(|inline| inline.len() <= MAX_INLINE);
     inline.ok_or_else(|| Error::corrupt(FORMAT, "text in a slot is longer than the slot"))
 }
 
 fn tail_at(section: &[u8], slot: [u8; 8]) -> Result<&[u8]> {
     let value = u64::from_le_bytes(slot);
     let cut = || Error::corrupt(FORMAT, "tail is cut off");
-    let (offset, length) = (usize::try_from(value >> 32), usize::try_from(value & 0xffff_ffff));
-    let (Ok(offset), Ok(length)) = (offset, length) else { return Err(cut()) };
+    let (offset, length) = (
+        usize::try_from(value >> 32),
+        usize::try_from(value & 0xffff_ffff),
+    );
+    let (Ok(offset), Ok(length)) = (offset, length) else {
+        return Err(cut());
+    };
     let end = offset.checked_add(length).ok_or_else(cut)?;
     section.get(offset..end).ok_or_else(cut)
 }
@@ -192,12 +238,20 @@ fn width(kind: &TypeKind) -> usize {
 }
 
 /// An array: count, null bits in words of 4 bytes, slots, tail.
-pub(super) fn encode_array(items: &[Datum], element: &LogicalType, nested: Nested) -> Result<Vec<u8>> {
+pub(super) fn encode_array(
+    items: &[Datum],
+    element: &LogicalType,
+    nested: Nested,
+) -> Result<Vec<u8>> {
     let kind = &element.kind;
     let header = 4 + items.len().div_ceil(32) * 4;
     let mut out = vec![0; (header + width(kind) * items.len()).next_multiple_of(8)];
     put_at(&mut out, 0, &length_u32(items.len())?.to_le_bytes());
-    let mut section = Section { out: &mut out, start: 0, nested };
+    let mut section = Section {
+        out: &mut out,
+        start: 0,
+        nested,
+    };
     for (index, item) in items.iter().enumerate() {
         if item.is_null() {
             set_bit(section.out, 4, index);
@@ -215,14 +269,20 @@ pub(super) fn set_bit(bytes: &mut [u8], at: usize, index: usize) {
     }
 }
 
-pub(super) fn decode_array(bytes: &[u8], element: &LogicalType, nested: Nested) -> Result<Vec<Datum>> {
+pub(super) fn decode_array(
+    bytes: &[u8],
+    element: &LogicalType,
+    nested: Nested,
+) -> Result<Vec<Datum>> {
     let mut reader = Reader::new(bytes, FORMAT);
     let count = reader.length()?;
     let nulls = reader.take(count.div_ceil(32) * 4)?;
     let header = 4 + nulls.len();
     let kind = &element.kind;
     // Checked before anything is allocated for the elements.
-    let size = count.checked_mul(width(kind)).ok_or_else(|| reader.corrupt("count is too large"))?;
+    let size = count
+        .checked_mul(width(kind))
+        .ok_or_else(|| reader.corrupt("count is too large"))?;
     reader.take(size)?;
     let item = |index: usize| match is_null(nulls, index) {
         true => Ok(Datum::Null),

@@ -14,7 +14,10 @@ const ROWS: &str = include_str!("../../tests/golden/rows.tsv");
 const COUNTS: [i32; 7] = [1, 2, 3, 7, 16, 128, 1000];
 
 fn unhex(text: &str) -> Vec<u8> {
-    (0..text.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap()).collect()
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
 }
 
 fn nullable(kinds: Vec<TypeKind>) -> Vec<LogicalType> {
@@ -23,8 +26,13 @@ fn nullable(kinds: Vec<TypeKind>) -> Vec<LogicalType> {
 
 /// A type as the table of keys writes it.
 fn parse_type(text: &str) -> TypeKind {
-    let (name, arguments) = text.split_once('(').map_or((text, ""), |(name, rest)| (name, rest.trim_end_matches(')')));
-    let numbers: Vec<u8> = arguments.split(',').filter_map(|number| number.parse().ok()).collect();
+    let (name, arguments) = text.split_once('(').map_or((text, ""), |(name, rest)| {
+        (name, rest.trim_end_matches(')'))
+    });
+    let numbers: Vec<u8> = arguments
+        .split(',')
+        .filter_map(|number| number.parse().ok())
+        .collect();
     match name {
         "BOOLEAN" => TypeKind::Boolean,
         "TINYINT" => TypeKind::TinyInt,
@@ -36,10 +44,19 @@ fn parse_type(text: &str) -> TypeKind {
         "STRING" => TypeKind::String,
         "BYTES" => TypeKind::Bytes,
         "DATE" => TypeKind::Date,
-        "TIME" => TypeKind::Time { precision: numbers[0] },
-        "TIMESTAMP" => TypeKind::Timestamp { precision: numbers[0] },
-        "TIMESTAMP_LTZ" => TypeKind::TimestampLtz { precision: numbers[0] },
-        "DECIMAL" => TypeKind::Decimal { precision: numbers[0], scale: numbers[1] },
+        "TIME" => TypeKind::Time {
+            precision: numbers[0],
+        },
+        "TIMESTAMP" => TypeKind::Timestamp {
+            precision: numbers[0],
+        },
+        "TIMESTAMP_LTZ" => TypeKind::TimestampLtz {
+            precision: numbers[0],
+        },
+        "DECIMAL" => TypeKind::Decimal {
+            precision: numbers[0],
+            scale: numbers[1],
+        },
         other => panic!("type {other}"),
     }
 }
@@ -62,7 +79,10 @@ fn parse_datum(text: &str, kind: &TypeKind) -> Datum {
         TypeKind::Decimal { .. } => Datum::Decimal(text.replace('.', "").parse().unwrap()),
         _ => {
             let (text, nanos) = text.split_once(",nanoOfMs=").unwrap_or((text, "0"));
-            Datum::Timestamp { millis: millis(text), nanos: nanos.parse().unwrap() }
+            Datum::Timestamp {
+                millis: millis(text),
+                nanos: nanos.parse().unwrap(),
+            }
         }
     }
 }
@@ -77,10 +97,15 @@ struct GoldenKey {
 }
 
 fn golden_keys() -> Vec<GoldenKey> {
-    let lines = KEYS.lines().skip(1).map(|line| line.split('\t').collect::<Vec<_>>());
+    let lines = KEYS
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect::<Vec<_>>());
     let keys: Vec<GoldenKey> = lines
         .map(|cells| {
-            let [schema, values, format, key, hash, buckets] = cells[..] else { panic!("{cells:?}") };
+            let [schema, values, format, key, hash, buckets] = cells[..] else {
+                panic!("{cells:?}")
+            };
             let kinds: Vec<TypeKind> = match values.starts_with('(') {
                 true => schema.split(',').map(parse_type).collect(),
                 false => vec![parse_type(schema)],
@@ -90,12 +115,20 @@ fn golden_keys() -> Vec<GoldenKey> {
                 None => vec![values],
             };
             GoldenKey {
-                values: texts.iter().zip(&kinds).map(|(text, kind)| parse_datum(text, kind)).collect(),
+                values: texts
+                    .iter()
+                    .zip(&kinds)
+                    .map(|(text, kind)| parse_datum(text, kind))
+                    .collect(),
                 types: kinds.into_iter().map(LogicalType::not_null).collect(),
-                format: KeyFormat::of_lake(Some(format).filter(|format| *format != "none")).unwrap(),
+                format: KeyFormat::of_lake(Some(format).filter(|format| *format != "none"))
+                    .unwrap(),
                 key: unhex(key),
                 hash: hash.parse().unwrap(),
-                buckets: buckets.split(',').map(|bucket| bucket.parse().unwrap()).collect(),
+                buckets: buckets
+                    .split(',')
+                    .map(|bucket| bucket.parse().unwrap())
+                    .collect(),
             }
         })
         .collect();
@@ -112,15 +145,34 @@ fn as_batch(types: &[LogicalType], values: &[Datum]) -> RecordBatch {
 #[test]
 fn every_golden_key_is_encoded_hashed_and_bucketed_as_the_reference_does() {
     for golden in golden_keys() {
-        let GoldenKey { types, values, format, key, hash, buckets } = golden;
-        assert_eq!(format.encode(&values, &types).unwrap(), key, "{values:?} {format:?}");
+        let GoldenKey {
+            types,
+            values,
+            format,
+            key,
+            hash,
+            buckets,
+        } = golden;
+        assert_eq!(
+            format.encode(&values, &types).unwrap(),
+            key,
+            "{values:?} {format:?}"
+        );
         assert_eq!(bucket::murmur(&key), hash, "{values:?} {format:?}");
         let columns: Vec<usize> = (0..types.len()).collect();
         let batch = as_batch(&types, &values);
         for (total, expected) in COUNTS.into_iter().zip(buckets) {
             let total = TotalBuckets(total);
-            assert_eq!(format.bucket(&key, total), BucketId(expected), "{values:?} {format:?} of {total}");
-            assert_eq!(bucket::bucket_ids(&batch, &columns, format, total).unwrap(), [expected], "{values:?}");
+            assert_eq!(
+                format.bucket(&key, total),
+                BucketId(expected),
+                "{values:?} {format:?} of {total}"
+            );
+            assert_eq!(
+                bucket::bucket_ids(&batch, &columns, format, total).unwrap(),
+                [expected],
+                "{values:?}"
+            );
         }
         match format {
             KeyFormat::Compacted => assert_eq!(decode_compacted_key(&key, &types).unwrap(), values),
@@ -149,8 +201,14 @@ fn golden_rows() -> Vec<(Vec<LogicalType>, Vec<Datum>)> {
         TypeKind::String,
         TypeKind::Binary { length: 2 },
         TypeKind::Bytes,
-        TypeKind::Decimal { precision: 10, scale: 2 },
-        TypeKind::Decimal { precision: 25, scale: 3 },
+        TypeKind::Decimal {
+            precision: 10,
+            scale: 2,
+        },
+        TypeKind::Decimal {
+            precision: 25,
+            scale: 3,
+        },
         TypeKind::Timestamp { precision: 3 },
         TypeKind::Timestamp { precision: 6 },
         TypeKind::TimestampLtz { precision: 3 },
@@ -161,7 +219,10 @@ fn golden_rows() -> Vec<(Vec<LogicalType>, Vec<Datum>)> {
     let nested = nullable(vec![
         TypeKind::Int,
         TypeKind::Array(int.clone()),
-        TypeKind::Map(Box::new(LogicalType::not_null(TypeKind::String)), int.clone()),
+        TypeKind::Map(
+            Box::new(LogicalType::not_null(TypeKind::String)),
+            int.clone(),
+        ),
         TypeKind::Row(vec![RowField::new("x", *int), RowField::new("y", string)]),
     ]);
     vec![
@@ -211,14 +272,34 @@ fn golden_rows() -> Vec<(Vec<LogicalType>, Vec<Datum>)> {
 #[test]
 fn every_golden_row_is_written_and_read_in_both_formats() {
     let rows = golden_rows();
-    let lines: Vec<Vec<&str>> = ROWS.lines().skip(1).map(|line| line.split('\t').collect()).collect();
+    let lines: Vec<Vec<&str>> = ROWS
+        .lines()
+        .skip(1)
+        .map(|line| line.split('\t').collect())
+        .collect();
     assert_eq!(lines.len(), rows.len());
     for (cells, (types, row)) in lines.iter().zip(rows) {
         let (compacted_bytes, indexed_bytes) = (unhex(cells[3]), unhex(cells[4]));
-        assert_eq!(compacted::encode(&row, &types).unwrap(), compacted_bytes, "{cells:?}");
-        assert_eq!(compacted::decode(&compacted_bytes, &types).unwrap(), row, "{cells:?}");
-        assert_eq!(indexed::encode(&row, &types).unwrap(), indexed_bytes, "{cells:?}");
-        assert_eq!(indexed::decode(&indexed_bytes, &types).unwrap(), row, "{cells:?}");
+        assert_eq!(
+            compacted::encode(&row, &types).unwrap(),
+            compacted_bytes,
+            "{cells:?}"
+        );
+        assert_eq!(
+            compacted::decode(&compacted_bytes, &types).unwrap(),
+            row,
+            "{cells:?}"
+        );
+        assert_eq!(
+            indexed::encode(&row, &types).unwrap(),
+            indexed_bytes,
+            "{cells:?}"
+        );
+        assert_eq!(
+            indexed::decode(&indexed_bytes, &types).unwrap(),
+            row,
+            "{cells:?}"
+        );
     }
 }
 
@@ -230,9 +311,18 @@ fn the_bounds_of_golden_statistics_are_aligned_rows() {
     let rows = &batch[52 + 1 + 2 + 4 + 8..52 + 71];
     let (min, max) = (&rows[4..28], &rows[32..56]);
     let text = |text: &str| Datum::String(text.to_owned());
-    assert_eq!(binary::decode(min, &types).unwrap(), [Datum::Int(1), text("a")]);
-    assert_eq!(binary::decode(max, &types).unwrap(), [Datum::Int(3), text("ccc")]);
-    assert_eq!(binary::encode(&[Datum::Int(1), text("a")], &types).unwrap(), min);
+    assert_eq!(
+        binary::decode(min, &types).unwrap(),
+        [Datum::Int(1), text("a")]
+    );
+    assert_eq!(
+        binary::decode(max, &types).unwrap(),
+        [Datum::Int(3), text("ccc")]
+    );
+    assert_eq!(
+        binary::encode(&[Datum::Int(1), text("a")], &types).unwrap(),
+        min
+    );
 }
 
 #[test]
@@ -243,15 +333,38 @@ fn keys_that_are_null_nested_or_too_many_are_refused() {
         let types = [LogicalType::not_null(TypeKind::Int)];
         assert!(format.encode(&[Datum::Null], &types).is_err());
         assert!(format.encode(&[Datum::BigInt(1)], &types).is_err());
-        assert!(format.encode(&[Datum::Array(vec![])], std::slice::from_ref(&list)).is_err());
-        assert!(format.encode(&[Datum::Int(1), Datum::Int(2)], &types).is_err());
+        assert!(
+            format
+                .encode(&[Datum::Array(vec![])], std::slice::from_ref(&list))
+                .is_err()
+        );
+        assert!(
+            format
+                .encode(&[Datum::Int(1), Datum::Int(2)], &types)
+                .is_err()
+        );
     }
-    assert!(KeyFormat::Iceberg.encode(&[Datum::Int(1), Datum::Int(2)], &[int.clone(), int]).is_err());
-    for kind in [TypeKind::Boolean, TypeKind::SmallInt, TypeKind::TimestampLtz { precision: 3 }] {
-        assert!(KeyFormat::Iceberg.encode(&[Datum::Null], &[LogicalType::not_null(kind)]).is_err());
+    assert!(
+        KeyFormat::Iceberg
+            .encode(&[Datum::Int(1), Datum::Int(2)], &[int.clone(), int])
+            .is_err()
+    );
+    for kind in [
+        TypeKind::Boolean,
+        TypeKind::SmallInt,
+        TypeKind::TimestampLtz { precision: 3 },
+    ] {
+        assert!(
+            KeyFormat::Iceberg
+                .encode(&[Datum::Null], &[LogicalType::not_null(kind)])
+                .is_err()
+        );
     }
     assert!(KeyFormat::of_lake(Some("hudi")).is_err());
-    assert_eq!(KeyFormat::of_lake(Some("lance")).unwrap(), KeyFormat::Compacted);
+    assert_eq!(
+        KeyFormat::of_lake(Some("lance")).unwrap(),
+        KeyFormat::Compacted
+    );
 }
 
 #[test]
@@ -270,12 +383,26 @@ fn bucketing_a_batch_refuses_what_cannot_be_a_key() {
     let ints: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
     let unsigned: ArrayRef = Arc::new(UInt64Array::from(vec![1, 2]));
     let batch = RecordBatch::try_from_iter([("i", ints), ("u", unsigned)]).unwrap();
-    let of = |columns: &[usize], format, total| bucket::bucket_ids(&batch, columns, format, TotalBuckets(total));
-    assert!(matches!(of(&[0], KeyFormat::Compacted, 3), Err(Error::Invalid { .. })));
+    let of = |columns: &[usize], format, total| {
+        bucket::bucket_ids(&batch, columns, format, TotalBuckets(total))
+    };
+    assert!(matches!(
+        of(&[0], KeyFormat::Compacted, 3),
+        Err(Error::Invalid { .. })
+    ));
     assert_eq!(of(&[0], KeyFormat::Paimon, 3).unwrap().len(), 2);
-    assert!(matches!(of(&[1], KeyFormat::Paimon, 3), Err(Error::UnsupportedType { .. })));
-    assert!(matches!(of(&[2], KeyFormat::Paimon, 3), Err(Error::Projection { .. })));
-    assert!(matches!(of(&[0], KeyFormat::Paimon, 0), Err(Error::Invalid { .. })));
+    assert!(matches!(
+        of(&[1], KeyFormat::Paimon, 3),
+        Err(Error::UnsupportedType { .. })
+    ));
+    assert!(matches!(
+        of(&[2], KeyFormat::Paimon, 3),
+        Err(Error::Projection { .. })
+    ));
+    assert!(matches!(
+        of(&[0], KeyFormat::Paimon, 0),
+        Err(Error::Invalid { .. })
+    ));
 }
 
 #[test]
@@ -285,44 +412,61 @@ fn numbers_longer_than_their_type_are_refused() {
     assert!(compacted::decode(&unhex("00ffffffff1f"), &int).is_err());
     assert!(compacted::decode(&unhex("00ffffffffffffffffff02"), &long).is_err());
     assert!(compacted::decode(&unhex("00ffffffffffffffffffff01"), &long).is_err());
-    assert!(compacted::decode(&unhex("000100"), &int).is_err(), "a byte is left over");
-    let decimal = nullable(vec![TypeKind::Decimal { precision: 3, scale: 0 }]);
+    assert!(
+        compacted::decode(&unhex("000100"), &int).is_err(),
+        "a byte is left over"
+    );
+    let decimal = nullable(vec![TypeKind::Decimal {
+        precision: 3,
+        scale: 0,
+    }]);
     assert!(compacted::encode(&[Datum::Decimal(1000)], &decimal).is_err());
 }
 
-fn row_of(types: impl Strategy<Value = LogicalType>) -> impl Strategy<Value = (Vec<LogicalType>, Vec<Datum>)> {
+fn row_of(
+    types: impl Strategy<Value = LogicalType>,
+) -> impl Strategy<Value = (Vec<LogicalType>, Vec<Datum>)> {
     proptest::collection::vec(types, 0..12).prop_flat_map(|types| {
         let row: Vec<_> = types.iter().map(crate::arbitrary::datum).collect();
         (Just(types), row)
     })
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(512))]
+/// A row in all formats: COMPACTED, INDEXED, aligned.
+fn encodings(row: &[Datum], types: &[LogicalType]) -> [Vec<u8>; 3] {
+    [
+        compacted::encode(row, types).unwrap(),
+        indexed::encode(row, types).unwrap(),
+        binary::encode(row, types).unwrap(),
+    ]
+}
 
+proptest! {
     #[test]
     fn any_row_comes_back_in_every_format((types, row) in row_of(any_type())) {
-        prop_assert_eq!(&compacted::decode(&compacted::encode(&row, &types).unwrap(), &types).unwrap(), &row);
-        prop_assert_eq!(&indexed::decode(&indexed::encode(&row, &types).unwrap(), &types).unwrap(), &row);
-        prop_assert_eq!(&binary::decode(&binary::encode(&row, &types).unwrap(), &types).unwrap(), &row);
+        let [compacted, indexed, binary] = encodings(&row, &types);
+        prop_assert_eq!(&compacted::decode(&compacted, &types).unwrap(), &row);
+        prop_assert_eq!(&indexed::decode(&indexed, &types).unwrap(), &row);
+        prop_assert_eq!(&binary::decode(&binary, &types).unwrap(), &row);
     }
 
     #[test]
     fn any_values_come_back_from_arrow((schema, rows) in table(any_type(), 6)) {
         let batch = record_batch(&schema, &rows);
         for (index, row) in rows.iter().enumerate() {
-            for (column, value) in batch.columns().iter().zip(row).zip(&schema.columns).map(|((a, v), c)| ((a, c), v)) {
-                prop_assert_eq!(&datum_at(column.0.as_ref(), index, &column.1.ty.kind).unwrap(), value);
+            for (at, value) in row.iter().enumerate() {
+                let (array, kind) = (batch.column(at).as_ref(), &schema.columns[at].ty.kind);
+                prop_assert_eq!(&datum_at(array, index, kind).unwrap(), value);
             }
         }
     }
 
     #[test]
     fn damaged_rows_never_panic(
-        (types, row) in row_of(any_type()), damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
+        (types, row) in row_of(any_type()),
+        damage in proptest::collection::vec((any::<usize>(), any::<u8>()), 1..4),
     ) {
-        for mut bytes in [compacted::encode(&row, &types).unwrap(), indexed::encode(&row, &types).unwrap(),
-                          binary::encode(&row, &types).unwrap()] {
+        for mut bytes in encodings(&row, &types) {
             for (at, value) in &damage {
                 let length = bytes.len();
                 if let Some(byte) = bytes.get_mut(at % length.max(1)) {
@@ -353,7 +497,8 @@ proptest! {
                     prop_assert!(together.iter().all(|bucket| (0..total.0).contains(bucket)));
                     prop_assert_eq!(each, together);
                 }
-                // TIMESTAMP_LTZ cannot be told in Arrow, and a batch without rows has no key to refuse.
+                // TIMESTAMP_LTZ cannot be told in Arrow, and a batch without rows has no key to
+                // refuse.
                 (Err(_), Ok(_)) => prop_assert_eq!(format, KeyFormat::Iceberg),
                 (Ok(each), Err(_)) => prop_assert!(each.is_empty()),
                 (Err(_), Err(_)) => {}

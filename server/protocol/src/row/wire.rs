@@ -12,7 +12,10 @@ pub(crate) struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(bytes: &'a [u8], format: &'static str) -> Self {
-        Self { rest: bytes, format }
+        Self {
+            rest: bytes,
+            format,
+        }
     }
 
     pub(crate) fn corrupt(&self, reason: &'static str) -> Error {
@@ -20,13 +23,19 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn take(&mut self, count: usize) -> Result<&'a [u8]> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(|| self.corrupt("bytes are cut off"))?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(count)
+            .ok_or_else(|| self.corrupt("bytes are cut off"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
-        let (taken, rest) = self.rest.split_first_chunk::<N>().ok_or_else(|| self.corrupt("bytes are cut off"))?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk::<N>()
+            .ok_or_else(|| self.corrupt("bytes are cut off"))?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -105,21 +114,30 @@ pub(crate) fn put_var_u64(out: &mut Vec<u8>, mut value: u64) {
 pub(super) fn length_u32(length: usize) -> Result<u32> {
     match u32::try_from(length) {
         Ok(value) if value <= i32::MAX.unsigned_abs() => Ok(value),
-        _ => Err(Error::TooLarge { what: "bytes of a value", size: length as u64, limit: i32::MAX as u64 }),
+        _ => Err(Error::TooLarge {
+            what: "bytes of a value",
+            size: length as u64,
+            limit: i32::MAX as u64,
+        }),
     }
 }
 
 /// The shortest big-endian two's complement bytes of `value`, at least one.
 pub(super) fn decimal_bytes(value: i128) -> ([u8; 16], usize) {
     let bytes = value.to_be_bytes();
-    let redundant = |pair: &&[u8]| matches!(pair, [0, next] if *next < 0x80) || matches!(pair, [0xff, next] if *next >= 0x80);
+    let redundant = |pair: &&[u8]| {
+        matches!(pair, [0, next] if *next < 0x80) || matches!(pair, [0xff, next] if *next >= 0x80)
+    };
     (bytes, bytes.windows(2).take_while(redundant).count())
 }
 
 /// The value of big-endian two's complement bytes.
 pub(super) fn decimal_from_bytes(bytes: &[u8], format: &'static str) -> Result<i128> {
     let Some(first) = bytes.first().filter(|_| bytes.len() <= 16) else {
-        return Err(Error::corrupt(format, "decimal has no byte or more than 16"));
+        return Err(Error::corrupt(
+            format,
+            "decimal has no byte or more than 16",
+        ));
     };
     let mut value: i128 = if *first >= 0x80 { -1 } else { 0 };
     for byte in bytes {
@@ -130,11 +148,17 @@ pub(super) fn decimal_from_bytes(bytes: &[u8], format: &'static str) -> Result<i
 
 /// Refuses a decimal with more digits than its type.
 pub(super) fn check_decimal(value: i128, precision: u8) -> Result<()> {
-    let limit = 10u128.checked_pow(u32::from(precision)).unwrap_or(u128::MAX);
+    let limit = 10u128
+        .checked_pow(u32::from(precision))
+        .unwrap_or(u128::MAX);
     if value.unsigned_abs() < limit {
         return Ok(());
     }
-    Err(Error::invalid("decimal", value.to_string(), "more digits than its precision"))
+    Err(Error::invalid(
+        "decimal",
+        value.to_string(),
+        "more digits than its precision",
+    ))
 }
 
 /// A timestamp whose parts were read apart.
@@ -142,24 +166,36 @@ pub(super) fn timestamp(millis: i64, nanos: i32, format: &'static str) -> Result
     if (0..1_000_000).contains(&nanos) {
         return Ok(Datum::Timestamp { millis, nanos });
     }
-    Err(Error::corrupt(format, "nanoseconds of the millisecond are out of range"))
+    Err(Error::corrupt(
+        format,
+        "nanoseconds of the millisecond are out of range",
+    ))
 }
 
 /// Text read from bytes.
 pub(super) fn text(bytes: &[u8], format: &'static str) -> Result<Datum> {
-    let text = std::str::from_utf8(bytes).map_err(|_| Error::corrupt(format, "text is not UTF-8"))?;
+    let text =
+        std::str::from_utf8(bytes).map_err(|_| Error::corrupt(format, "text is not UTF-8"))?;
     Ok(Datum::String(text.to_owned()))
 }
 
-/// The null bits in front of COMPACTED and INDEXED rows: bit i of byte i/8, least significant first.
+/// The null bits in front of COMPACTED and INDEXED rows: bit i of byte i/8, least significant
+/// first.
 pub(super) fn put_null_bits(out: &mut Vec<u8>, row: &[Datum]) {
     for chunk in row.chunks(8) {
         let bit = |(index, value): (usize, &Datum)| u8::from(value.is_null()) << index;
-        out.push(chunk.iter().enumerate().map(bit).fold(0, |bits, bit| bits | bit));
+        out.push(
+            chunk
+                .iter()
+                .enumerate()
+                .map(bit)
+                .fold(0, |bits, bit| bits | bit),
+        );
     }
 }
 
 /// Whether bit `index` of null bits is set; a bit past the end is not.
 pub(super) fn is_null(bits: &[u8], index: usize) -> bool {
-    bits.get(index / 8).is_some_and(|byte| byte >> (index % 8) & 1 == 1)
+    bits.get(index / 8)
+        .is_some_and(|byte| byte >> (index % 8) & 1 == 1)
 }

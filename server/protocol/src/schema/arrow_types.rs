@@ -8,8 +8,8 @@ use super::{Column, LogicalType, RowField, Schema, TypeKind};
 use crate::error::{Error, Result};
 
 impl LogicalType {
-    /// The Arrow type of values of this type in log batches. Both kinds of timestamp have no zone; the unit is the
-    /// coarsest that holds the precision.
+    /// The Arrow type of values of this type in log batches. Both kinds of timestamp have no zone;
+    /// the unit is the coarsest that holds the precision.
     pub fn arrow_type(&self) -> DataType {
         match &self.kind {
             TypeKind::Boolean => DataType::Boolean,
@@ -38,11 +38,17 @@ impl LogicalType {
             TypeKind::Map(key, value) => {
                 let key = Field::new("key", key.arrow_type(), false);
                 let entries = Fields::from(vec![key, value.arrow_field("value")]);
-                DataType::Map(Arc::new(Field::new("entries", DataType::Struct(entries), false)), false)
+                DataType::Map(
+                    Arc::new(Field::new("entries", DataType::Struct(entries), false)),
+                    false,
+                )
             }
-            TypeKind::Row(fields) => {
-                DataType::Struct(fields.iter().map(|field| field.ty.arrow_field(&field.name)).collect())
-            }
+            TypeKind::Row(fields) => DataType::Struct(
+                fields
+                    .iter()
+                    .map(|field| field.ty.arrow_field(&field.name))
+                    .collect(),
+            ),
         }
     }
 
@@ -51,13 +57,18 @@ impl LogicalType {
         Field::new(name, self.arrow_type(), self.nullable)
     }
 
-    /// The type whose values an Arrow field holds. Timestamps with a zone become TIMESTAMP_LTZ; large, view and
-    /// dictionary forms become the plain type, so arrays may need a cast to [`LogicalType::arrow_type`].
+    /// The type whose values an Arrow field holds. Timestamps with a zone become TIMESTAMP_LTZ;
+    /// large, view and dictionary forms become the plain type, so arrays may need a cast to
+    /// [`LogicalType::arrow_type`].
     ///
     /// # Errors
-    /// [`Error::UnsupportedType`] for Arrow types without a counterpart (unsigned, 256-bit, interval, union, …).
+    /// [`Error::UnsupportedType`] for Arrow types without a counterpart (unsigned, 256-bit,
+    /// interval, union, …).
     pub fn from_arrow(field: &Field) -> Result<Self> {
-        Ok(Self { kind: kind_from_arrow(field.data_type())?, nullable: field.is_nullable() })
+        Ok(Self {
+            kind: kind_from_arrow(field.data_type())?,
+            nullable: field.is_nullable(),
+        })
     }
 }
 
@@ -80,7 +91,10 @@ fn precision_of(unit: TimeUnit) -> u8 {
 }
 
 fn kind_from_arrow(data_type: &DataType) -> Result<TypeKind> {
-    let unsupported = || Error::UnsupportedType { operation: "schema from arrow", type_name: data_type.to_string() };
+    let unsupported = || Error::UnsupportedType {
+        operation: "schema from arrow",
+        type_name: data_type.to_string(),
+    };
     Ok(match data_type {
         DataType::Boolean => TypeKind::Boolean,
         DataType::Int8 => TypeKind::TinyInt,
@@ -91,16 +105,23 @@ fn kind_from_arrow(data_type: &DataType) -> Result<TypeKind> {
         DataType::Float64 => TypeKind::Double,
         DataType::Decimal32(precision, scale)
         | DataType::Decimal64(precision, scale)
-        | DataType::Decimal128(precision, scale) => {
-            TypeKind::Decimal { precision: *precision, scale: u8::try_from(*scale).map_err(|_| unsupported())? }
-        }
+        | DataType::Decimal128(precision, scale) => TypeKind::Decimal {
+            precision: *precision,
+            scale: u8::try_from(*scale).map_err(|_| unsupported())?,
+        },
         DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View => TypeKind::String,
         DataType::FixedSizeBinary(length) => TypeKind::Binary { length: *length },
         DataType::Binary | DataType::LargeBinary | DataType::BinaryView => TypeKind::Bytes,
         DataType::Date32 => TypeKind::Date,
-        DataType::Time32(unit) | DataType::Time64(unit) => TypeKind::Time { precision: precision_of(*unit) },
-        DataType::Timestamp(unit, None) => TypeKind::Timestamp { precision: precision_of(*unit) },
-        DataType::Timestamp(unit, Some(_)) => TypeKind::TimestampLtz { precision: precision_of(*unit) },
+        DataType::Time32(unit) | DataType::Time64(unit) => TypeKind::Time {
+            precision: precision_of(*unit),
+        },
+        DataType::Timestamp(unit, None) => TypeKind::Timestamp {
+            precision: precision_of(*unit),
+        },
+        DataType::Timestamp(unit, Some(_)) => TypeKind::TimestampLtz {
+            precision: precision_of(*unit),
+        },
         DataType::List(element) | DataType::LargeList(element) => {
             TypeKind::Array(Box::new(LogicalType::from_arrow(element)?))
         }
@@ -115,7 +136,9 @@ fn kind_from_arrow(data_type: &DataType) -> Result<TypeKind> {
             _ => return Err(unsupported()),
         },
         DataType::Struct(fields) => {
-            let field = |field: &Arc<Field>| Ok(RowField::new(field.name(), LogicalType::from_arrow(field)?));
+            let field = |field: &Arc<Field>| {
+                Ok(RowField::new(field.name(), LogicalType::from_arrow(field)?))
+            };
             TypeKind::Row(fields.iter().map(field).collect::<Result<_>>()?)
         }
         DataType::Dictionary(_, value) => kind_from_arrow(value)?,
@@ -126,16 +149,25 @@ fn kind_from_arrow(data_type: &DataType) -> Result<TypeKind> {
 impl Schema {
     /// The Arrow schema of this schema's log batches. Builds it anew: callers keep it.
     pub fn arrow_schema(&self) -> SchemaRef {
-        let fields: Fields = self.columns.iter().map(|column| column.ty.arrow_field(&column.name)).collect();
+        let fields: Fields = self
+            .columns
+            .iter()
+            .map(|column| column.ty.arrow_field(&column.name))
+            .collect();
         Arc::new(ArrowSchema::new(fields))
     }
 
-    /// A schema without keys whose columns hold what an Arrow schema describes; see [`LogicalType::from_arrow`].
+    /// A schema without keys whose columns hold what an Arrow schema describes; see
+    /// [`LogicalType::from_arrow`].
     ///
     /// # Errors
     /// [`Error::UnsupportedType`], and [`Error::Invalid`] for doubled names.
     pub fn from_arrow(arrow: &ArrowSchema) -> Result<Self> {
-        let column = |field: &Arc<Field>| Ok(Column::new(field.name(), LogicalType::from_arrow(field)?));
-        Self::new(arrow.fields().iter().map(column).collect::<Result<_>>()?, Vec::new())
+        let column =
+            |field: &Arc<Field>| Ok(Column::new(field.name(), LogicalType::from_arrow(field)?));
+        Self::new(
+            arrow.fields().iter().map(column).collect::<Result<_>>()?,
+            Vec::new(),
+        )
     }
 }

@@ -38,7 +38,11 @@ struct ColumnDocument {
 struct AggDocument {
     #[serde(rename = "type")]
     kind: String,
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "optional_texts")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "optional_texts"
+    )]
     parameters: Option<BTreeMap<String, String>>,
 }
 
@@ -79,30 +83,40 @@ fn version_one() -> i32 {
 }
 
 /// Reads a map of texts; numbers and booleans are taken as their text, as the reference does.
-pub(crate) fn texts<'de, D: Deserializer<'de>>(input: D) -> Result<BTreeMap<String, String>, D::Error> {
+pub(crate) fn texts<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<BTreeMap<String, String>, D::Error> {
     let values = BTreeMap::<String, Value>::deserialize(input)?;
     values
         .into_iter()
         .map(|(key, value)| match value {
             Value::String(text) => Ok((key, text)),
             Value::Bool(_) | Value::Number(_) => Ok((key, value.to_string())),
-            _ => Err(serde::de::Error::custom(format!("property `{key}` is no text"))),
+            _ => Err(serde::de::Error::custom(format!(
+                "property `{key}` is no text"
+            ))),
         })
         .collect()
 }
 
-fn optional_texts<'de, D: Deserializer<'de>>(input: D) -> Result<Option<BTreeMap<String, String>>, D::Error> {
+fn optional_texts<'de, D: Deserializer<'de>>(
+    input: D,
+) -> Result<Option<BTreeMap<String, String>>, D::Error> {
     texts(input).map(Some)
 }
 
 impl Schema {
-    /// Reads a `schema_json` document. Documents without ids get them depth first; key columns become NOT NULL.
+    /// Reads a `schema_json` document. Documents without ids get them depth first; key columns
+    /// become NOT NULL.
     ///
     /// # Errors
     /// [`Error::Json`] and [`Error::Invalid`], as in [`Schema::new`].
     pub fn from_json(json: &[u8]) -> Result<Self> {
         let document: SchemaDocument =
-            serde_json::from_slice(json).map_err(|source| Error::Json { document: "schema", source })?;
+            serde_json::from_slice(json).map_err(|source| Error::Json {
+                document: "schema",
+                source,
+            })?;
         document.try_into()
     }
 
@@ -115,7 +129,10 @@ impl Schema {
 /// Writes one of this crate's documents.
 pub(crate) fn to_bytes(document: &impl Serialize) -> Vec<u8> {
     let written = serde_json::to_vec(document);
-    assert!(written.is_ok(), "documents hold only maps with text keys, which serde_json always writes");
+    assert!(
+        written.is_ok(),
+        "documents hold only maps with text keys, which serde_json always writes"
+    );
     written.unwrap_or_default()
 }
 
@@ -123,9 +140,13 @@ impl LogicalType {
     /// Reads a type, as in `PbAddColumn.data_type_json`; absent `nullable` means nullable.
     ///
     /// # Errors
-    /// [`Error::Json`] for a wrong form, [`Error::Invalid`] for an unknown root or lengths out of range.
+    /// [`Error::Json`] for a wrong form, [`Error::Invalid`] for an unknown root or lengths out of
+    /// range.
     pub fn from_json_value(value: &Value) -> Result<Self> {
-        let document = TypeDocument::deserialize(value).map_err(|source| Error::Json { document: "type", source })?;
+        let document = TypeDocument::deserialize(value).map_err(|source| Error::Json {
+            document: "type",
+            source,
+        })?;
         let ty = Self::try_from(document)?;
         ty.validate()?;
         Ok(ty)
@@ -134,7 +155,10 @@ impl LogicalType {
     /// The JSON form of this type.
     pub fn to_json_value(&self) -> Value {
         let written = serde_json::to_value(TypeDocument::from(self));
-        assert!(written.is_ok(), "a type document holds only texts, numbers, lists and objects");
+        assert!(
+            written.is_ok(),
+            "a type document holds only texts, numbers, lists and objects"
+        );
         written.unwrap_or_default()
     }
 }
@@ -144,9 +168,17 @@ impl TryFrom<SchemaDocument> for Schema {
 
     fn try_from(document: SchemaDocument) -> Result<Self> {
         if document.version != 1 {
-            return Err(Error::invalid("schema", document.version.to_string(), "document version is not 1"));
+            return Err(Error::invalid(
+                "schema",
+                document.version.to_string(),
+                "document version is not 1",
+            ));
         }
-        let columns = document.columns.into_iter().map(Column::try_from).collect::<Result<_>>()?;
+        let columns = document
+            .columns
+            .into_iter()
+            .map(Column::try_from)
+            .collect::<Result<_>>()?;
         Schema {
             columns,
             primary_key: document.primary_key.unwrap_or_default(),
@@ -209,7 +241,10 @@ impl TryFrom<TypeDocument> for LogicalType {
 
     fn try_from(document: TypeDocument) -> Result<Self> {
         let nullable = document.nullable.unwrap_or(true);
-        Ok(Self { kind: document.into_kind()?, nullable })
+        Ok(Self {
+            kind: document.into_kind()?,
+            nullable,
+        })
     }
 }
 
@@ -235,12 +270,19 @@ impl TypeDocument {
             "BYTES" => TypeKind::Bytes,
             "CHAR" => TypeKind::Char { length: length? },
             "BINARY" => TypeKind::Binary { length: length? },
-            "DECIMAL" => {
-                TypeKind::Decimal { precision: precision?, scale: self.scale.ok_or_else(|| lacks("scale"))? }
-            }
-            "TIME_WITHOUT_TIME_ZONE" => TypeKind::Time { precision: precision? },
-            "TIMESTAMP_WITHOUT_TIME_ZONE" => TypeKind::Timestamp { precision: precision? },
-            "TIMESTAMP_WITH_LOCAL_TIME_ZONE" => TypeKind::TimestampLtz { precision: precision? },
+            "DECIMAL" => TypeKind::Decimal {
+                precision: precision?,
+                scale: self.scale.ok_or_else(|| lacks("scale"))?,
+            },
+            "TIME_WITHOUT_TIME_ZONE" => TypeKind::Time {
+                precision: precision?,
+            },
+            "TIMESTAMP_WITHOUT_TIME_ZONE" => TypeKind::Timestamp {
+                precision: precision?,
+            },
+            "TIMESTAMP_WITH_LOCAL_TIME_ZONE" => TypeKind::TimestampLtz {
+                precision: precision?,
+            },
             "ARRAY" => TypeKind::Array(child(self.element_type, "element_type")?),
             "MAP" => {
                 let mut key = child(self.key_type, "key_type")?;
@@ -249,7 +291,12 @@ impl TypeDocument {
             }
             "ROW" => {
                 let fields = self.fields.ok_or_else(|| lacks("fields"))?;
-                TypeKind::Row(fields.into_iter().map(RowField::try_from).collect::<Result<_>>()?)
+                TypeKind::Row(
+                    fields
+                        .into_iter()
+                        .map(RowField::try_from)
+                        .collect::<Result<_>>()?,
+                )
             }
             _ => return Err(Error::invalid("type", self.root, "unknown type")),
         })
@@ -271,7 +318,10 @@ impl TryFrom<FieldDocument> for RowField {
 
 impl From<&LogicalType> for TypeDocument {
     fn from(ty: &LogicalType) -> Self {
-        let mut document = Self { nullable: (!ty.nullable).then_some(false), ..Self::default() };
+        let mut document = Self {
+            nullable: (!ty.nullable).then_some(false),
+            ..Self::default()
+        };
         let root = match &ty.kind {
             TypeKind::Boolean => "BOOLEAN",
             TypeKind::TinyInt => "TINYINT",

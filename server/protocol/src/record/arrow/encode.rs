@@ -19,19 +19,31 @@ pub(super) fn encode(
 ) -> Result<Bytes> {
     let rows = batch.num_rows();
     if change_types.is_some_and(|types| types.len() != rows) {
-        return Err(Error::corrupt("changelog batch", "number of change types differs from rows"));
+        return Err(Error::corrupt(
+            "changelog batch",
+            "number of change types differs from rows",
+        ));
     }
     let columns = batch.columns();
     let parts = columns.iter().map(|column| parts_of(column.data_type()));
     let (nodes, buffers) = parts.fold((0, 0), |sum, part| (sum.0 + part.0, sum.1 + part.1));
     let codec = compression.codec();
-    let head = if rows == 0 { 0 } else { codec.message_head(nodes, buffers) };
+    let head = if rows == 0 {
+        0
+    } else {
+        codec.message_head(nodes, buffers)
+    };
     let message_at = HEADER_SIZE + change_types.map_or(0, <[_]>::len);
     let body_at = message_at + head;
 
     let mut out = Vec::with_capacity(body_at + expected_size(batch, codec));
     out.resize(HEADER_SIZE, 0);
-    out.extend(change_types.into_iter().flatten().map(|change| change.byte()));
+    out.extend(
+        change_types
+            .into_iter()
+            .flatten()
+            .map(|change| change.byte()),
+    );
     out.resize(body_at, 0);
     if rows > 0 {
         let message = Message {
@@ -42,7 +54,13 @@ pub(super) fn encode(
             body_at: head,
             body_length: 0,
         };
-        let mut body = Body { out, start: body_at, message, compression, scratch: Vec::new() };
+        let mut body = Body {
+            out,
+            start: body_at,
+            message,
+            compression,
+            scratch: Vec::new(),
+        };
         for column in columns {
             body.array(column.as_ref())?;
         }
@@ -50,15 +68,29 @@ pub(super) fn encode(
         write_head(&mut body.out, message_at, &body.message);
         out = body.out;
     }
-    finish(&mut out, id, RecordsHeader { append_only: change_types.is_none(), record_count: rows })?;
+    finish(
+        &mut out,
+        id,
+        RecordsHeader {
+            append_only: change_types.is_none(),
+            record_count: rows,
+        },
+    )?;
     Ok(out.into())
 }
 
 /// A guess that spares growing: all bytes, or a half under compression.
 fn expected_size(batch: &RecordBatch, codec: Codec) -> usize {
-    let sizes = batch.columns().iter().map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
+    let sizes = batch
+        .columns()
+        .iter()
+        .map(|column| column.to_data().get_slice_memory_size().unwrap_or(0));
     let total = sizes.sum::<usize>() + batch.num_columns() * (batch.num_rows().div_ceil(8) + 24);
-    if codec == Codec::Raw { total } else { total / 2 }
+    if codec == Codec::Raw {
+        total
+    } else {
+        total / 2
+    }
 }
 
 impl Compression {
@@ -82,7 +114,10 @@ struct Body {
 
 impl Body {
     fn array(&mut self, array: &dyn Array) -> Result<()> {
-        self.message.nodes.push(Node { length: array.len(), null_count: array.null_count() });
+        self.message.nodes.push(Node {
+            length: array.len(),
+            null_count: array.null_count(),
+        });
         self.validity(array.nulls(), array.len())?;
         match array.data_type() {
             DataType::Boolean => self.bits(array.as_boolean().values()),
@@ -114,7 +149,10 @@ impl Body {
             | DataType::Time32(_)
             | DataType::Time64(_)
             | DataType::Timestamp(..) => self.fixed(array, array.data_type().primitive_width()),
-            other => Err(Error::UnsupportedType { operation: "log batch encoding", type_name: other.to_string() }),
+            other => Err(Error::UnsupportedType {
+                operation: "log batch encoding",
+                type_name: other.to_string(),
+            }),
         }
     }
 
@@ -122,14 +160,22 @@ impl Body {
     fn fixed(&mut self, array: &dyn Array, width: Option<usize>) -> Result<()> {
         let data = array.to_data();
         let values = match (data.buffers(), width) {
-            ([values], Some(width)) => values.get(data.offset() * width..(data.offset() + data.len()) * width),
+            ([values], Some(width)) => {
+                values.get(data.offset() * width..(data.offset() + data.len()) * width)
+            }
             _ => None,
         };
-        assert!(values.is_some(), "an array of fixed width has one buffer that holds its rows");
+        assert!(
+            values.is_some(),
+            "an array of fixed width has one buffer that holds its rows"
+        );
         self.push(values.unwrap_or_default())
     }
 
-    fn byte_array<T: ByteArrayType<Offset = i32>>(&mut self, array: &GenericByteArray<T>) -> Result<()> {
+    fn byte_array<T: ByteArrayType<Offset = i32>>(
+        &mut self,
+        array: &GenericByteArray<T>,
+    ) -> Result<()> {
         let (first, last) = self.offsets(array.offsets())?;
         self.push(array.value_data().get(first..last).unwrap_or_default())
     }
@@ -146,10 +192,16 @@ impl Body {
         if first == 0 {
             self.push(offsets.inner().inner().as_slice())?;
         } else {
-            let moved: Vec<u8> = offsets.iter().flat_map(|offset| (offset - first).to_le_bytes()).collect();
+            let moved: Vec<u8> = offsets
+                .iter()
+                .flat_map(|offset| (offset - first).to_le_bytes())
+                .collect();
             self.push(&moved)?;
         }
-        Ok((usize::try_from(first).unwrap_or(0), usize::try_from(last).unwrap_or(0)))
+        Ok((
+            usize::try_from(first).unwrap_or(0),
+            usize::try_from(last).unwrap_or(0),
+        ))
     }
 
     /// Validity is always written, also without nulls: every reader takes that.
@@ -199,7 +251,8 @@ impl Body {
             self.out.extend_from_slice(&(-1i64).to_le_bytes());
             self.out.extend_from_slice(raw);
         } else {
-            self.out.extend_from_slice(&(raw.len() as u64).to_le_bytes());
+            self.out
+                .extend_from_slice(&(raw.len() as u64).to_le_bytes());
             self.out.extend_from_slice(&self.scratch);
         }
         Ok(())

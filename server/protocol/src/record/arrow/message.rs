@@ -1,4 +1,5 @@
-//! The metadata of a record batch message: read through Arrow's verifier, written with the reference's own layout.
+//! The metadata of a record batch message: read through Arrow's verifier, written with the
+//! reference's own layout.
 
 use arrow::ipc::{BodyCompressionMethod, CompressionType, MessageHeader, root_as_message};
 
@@ -51,14 +52,19 @@ impl Message {
             return Err(Error::corrupt(FORMAT, "continuation marker is missing"));
         }
         let metadata_length = i32::from_le_bytes(bytes_at(bytes, 4).ok_or_else(cut)?);
-        let body_at = usize::try_from(metadata_length).ok().and_then(|length| length.checked_add(PREFIX));
+        let body_at = usize::try_from(metadata_length)
+            .ok()
+            .and_then(|length| length.checked_add(PREFIX));
         let body_at = body_at.ok_or_else(cut)?;
         let metadata = bytes.get(PREFIX..body_at).ok_or_else(cut)?;
-        let message = root_as_message(metadata).map_err(|_| Error::corrupt(FORMAT, "metadata is no flatbuffer"))?;
+        let message = root_as_message(metadata)
+            .map_err(|_| Error::corrupt(FORMAT, "metadata is no flatbuffer"))?;
         if message.header_type() != MessageHeader::RecordBatch {
             return Err(Error::corrupt(FORMAT, "message is no record batch"));
         }
-        let batch = message.header_as_record_batch().ok_or_else(|| Error::corrupt(FORMAT, "record batch is missing"))?;
+        let batch = message
+            .header_as_record_batch()
+            .ok_or_else(|| Error::corrupt(FORMAT, "record batch is missing"))?;
         let body_length = size(message.bodyLength())?;
         if body_length > bytes.len() - body_at {
             return Err(cut());
@@ -66,7 +72,10 @@ impl Message {
         let codec = match batch.compression() {
             None => Codec::Raw,
             Some(body) if body.method() != BodyCompressionMethod::BUFFER => {
-                return Err(Error::corrupt(FORMAT, "compression method is not by buffer"));
+                return Err(Error::corrupt(
+                    FORMAT,
+                    "compression method is not by buffer",
+                ));
             }
             Some(body) => match body.codec() {
                 CompressionType::LZ4_FRAME => Codec::Lz4,
@@ -76,17 +85,34 @@ impl Message {
         };
         let mut nodes = Vec::new();
         for node in batch.nodes().iter().flatten() {
-            nodes.push(Node { length: size(node.length())?, null_count: size(node.null_count())? });
+            nodes.push(Node {
+                length: size(node.length())?,
+                null_count: size(node.null_count())?,
+            });
         }
         let mut buffers = Vec::new();
         for buffer in batch.buffers().iter().flatten() {
-            let span = Span { offset: size(buffer.offset())?, length: size(buffer.length())? };
-            if span.offset.checked_add(span.length).is_none_or(|end| end > body_length) {
+            let span = Span {
+                offset: size(buffer.offset())?,
+                length: size(buffer.length())?,
+            };
+            if span
+                .offset
+                .checked_add(span.length)
+                .is_none_or(|end| end > body_length)
+            {
                 return Err(Error::corrupt(FORMAT, "buffer reaches past the body"));
             }
             buffers.push(span);
         }
-        Ok(Self { rows: size(batch.length())?, codec, nodes, buffers, body_at, body_length })
+        Ok(Self {
+            rows: size(batch.length())?,
+            codec,
+            nodes,
+            buffers,
+            body_at,
+            body_length,
+        })
     }
 }
 
@@ -94,8 +120,8 @@ fn size(value: i64) -> Result<usize> {
     usize::try_from(value).map_err(|_| Error::corrupt(FORMAT, "size is negative"))
 }
 
-/// Where the parts of the metadata stand. The reference's flatbuffer builder always gives the same layout for the same
-/// codec, so its tables are constants and only vectors vary in length.
+/// Where the parts of the metadata stand. The reference's flatbuffer builder always gives the same
+/// layout for the same codec, so its tables are constants and only vectors vary in length.
 struct Form {
     tables: &'static [u8],
     rows_at: usize,
@@ -180,17 +206,51 @@ pub(super) fn write_head(out: &mut [u8], at: usize, message: &Message) {
     put_at(out, at, &[0xff; 4]);
     put_at(out, at + 4, &count(end).to_le_bytes());
     put_at(out, metadata, form.tables);
-    put_at(out, metadata + BODY_LENGTH_AT, &(message.body_length as u64).to_le_bytes());
-    put_at(out, metadata + form.rows_at, &(message.rows as u64).to_le_bytes());
-    put_at(out, metadata + form.buffers_offset_at, &count(buffers_at - form.buffers_offset_at).to_le_bytes());
-    put_at(out, metadata + form.nodes_offset_at, &count(nodes_at - form.nodes_offset_at).to_le_bytes());
-    put_at(out, metadata + buffers_at, &count(message.buffers.len()).to_le_bytes());
+    put_at(
+        out,
+        metadata + BODY_LENGTH_AT,
+        &(message.body_length as u64).to_le_bytes(),
+    );
+    put_at(
+        out,
+        metadata + form.rows_at,
+        &(message.rows as u64).to_le_bytes(),
+    );
+    put_at(
+        out,
+        metadata + form.buffers_offset_at,
+        &count(buffers_at - form.buffers_offset_at).to_le_bytes(),
+    );
+    put_at(
+        out,
+        metadata + form.nodes_offset_at,
+        &count(nodes_at - form.nodes_offset_at).to_le_bytes(),
+    );
+    put_at(
+        out,
+        metadata + buffers_at,
+        &count(message.buffers.len()).to_le_bytes(),
+    );
     for (index, span) in message.buffers.iter().enumerate() {
-        put_pair(out, metadata + buffers_at + 4 + 16 * index, span.offset, span.length);
+        put_pair(
+            out,
+            metadata + buffers_at + 4 + 16 * index,
+            span.offset,
+            span.length,
+        );
     }
-    put_at(out, metadata + nodes_at, &count(message.nodes.len()).to_le_bytes());
+    put_at(
+        out,
+        metadata + nodes_at,
+        &count(message.nodes.len()).to_le_bytes(),
+    );
     for (index, node) in message.nodes.iter().enumerate() {
-        put_pair(out, metadata + nodes_at + 4 + 16 * index, node.length, node.null_count);
+        put_pair(
+            out,
+            metadata + nodes_at + 4 + 16 * index,
+            node.length,
+            node.null_count,
+        );
     }
 }
 
@@ -201,6 +261,9 @@ fn put_pair(out: &mut [u8], at: usize, first: usize, second: usize) {
 
 fn count(value: usize) -> u32 {
     let count = u32::try_from(value);
-    assert!(count.is_ok(), "metadata of {value} bytes cannot come of a schema");
+    assert!(
+        count.is_ok(),
+        "metadata of {value} bytes cannot come of a schema"
+    );
     count.unwrap_or(u32::MAX)
 }

@@ -30,13 +30,20 @@ pub(super) fn project(batch: &LogBatch, schema: &SchemaRef, columns: &[usize]) -
         out.extend_from_slice(types);
         project_message(&mut out, message, schema, columns)?;
     }
-    let length = i32::try_from(out.len() - 12).map_err(|_| Error::corrupt(FORMAT, "batch is too long"))?;
+    let length =
+        i32::try_from(out.len() - 12).map_err(|_| Error::corrupt(FORMAT, "batch is too long"))?;
     put_at(&mut out, 8, &length.to_le_bytes());
     Ok(out.into())
 }
 
 fn check(columns: &[usize], known: usize) -> Result<()> {
-    let wrong = |reason, index| Err(Error::Projection { reason, index, columns: known });
+    let wrong = |reason, index| {
+        Err(Error::Projection {
+            reason,
+            index,
+            columns: known,
+        })
+    };
     let Some(last) = columns.last() else {
         return wrong("no column is chosen", 0);
     };
@@ -53,9 +60,16 @@ fn check(columns: &[usize], known: usize) -> Result<()> {
     Ok(())
 }
 
-fn project_message(out: &mut Vec<u8>, message: &[u8], schema: &SchemaRef, columns: &[usize]) -> Result<()> {
+fn project_message(
+    out: &mut Vec<u8>,
+    message: &[u8],
+    schema: &SchemaRef,
+    columns: &[usize],
+) -> Result<()> {
     let source = Message::parse(message)?;
-    let body = message.get(source.body_at..source.body_at + source.body_length).unwrap_or_default();
+    let body = message
+        .get(source.body_at..source.body_at + source.body_length)
+        .unwrap_or_default();
     let (mut nodes, mut spans) = (Vec::new(), Vec::new());
     let (mut node_at, mut buffer_at) = (0, 0);
     let mut wanted = columns.iter().copied().peekable();
@@ -64,7 +78,10 @@ fn project_message(out: &mut Vec<u8>, message: &[u8], schema: &SchemaRef, column
         let own_nodes = source.nodes.get(node_at..node_at + node_count);
         let own_spans = source.buffers.get(buffer_at..buffer_at + buffer_count);
         let (Some(own_nodes), Some(own_spans)) = (own_nodes, own_spans) else {
-            return Err(Error::corrupt(FORMAT, "message has fewer fields than the schema"));
+            return Err(Error::corrupt(
+                FORMAT,
+                "message has fewer fields than the schema",
+            ));
         };
         if wanted.next_if_eq(&index).is_some() {
             nodes.extend_from_slice(own_nodes);
@@ -73,7 +90,10 @@ fn project_message(out: &mut Vec<u8>, message: &[u8], schema: &SchemaRef, column
         (node_at, buffer_at) = (node_at + node_count, buffer_at + buffer_count);
     }
     if node_at != source.nodes.len() || buffer_at != source.buffers.len() {
-        return Err(Error::corrupt(FORMAT, "message has more fields than the schema"));
+        return Err(Error::corrupt(
+            FORMAT,
+            "message has more fields than the schema",
+        ));
     }
 
     let message_at = out.len();
@@ -83,12 +103,25 @@ fn project_message(out: &mut Vec<u8>, message: &[u8], schema: &SchemaRef, column
     let mut buffers = Vec::with_capacity(spans.len());
     for span in spans {
         let offset = out.len() - body_at;
-        out.extend_from_slice(body.get(span.offset..span.offset + span.length).unwrap_or_default());
-        buffers.push(Span { offset, length: span.length });
+        out.extend_from_slice(
+            body.get(span.offset..span.offset + span.length)
+                .unwrap_or_default(),
+        );
+        buffers.push(Span {
+            offset,
+            length: span.length,
+        });
         out.resize(body_at + (offset + span.length).next_multiple_of(8), 0);
     }
     let body_length = out.len() - body_at;
-    let projected = Message { rows: source.rows, codec: source.codec, nodes, buffers, body_at: head, body_length };
+    let projected = Message {
+        rows: source.rows,
+        codec: source.codec,
+        nodes,
+        buffers,
+        body_at: head,
+        body_length,
+    };
     write_head(out, message_at, &projected);
     Ok(())
 }

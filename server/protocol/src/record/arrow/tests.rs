@@ -14,7 +14,11 @@ use crate::schema::{Column, LogicalType, Schema, TypeKind};
 
 macro_rules! golden {
     ($name:literal) => {
-        Bytes::from_static(include_bytes!(concat!("../../../tests/golden/", $name, ".bin")))
+        Bytes::from_static(include_bytes!(concat!(
+            "../../../tests/golden/",
+            $name,
+            ".bin"
+        )))
     };
 }
 
@@ -23,11 +27,19 @@ const WRITER: WriterId = WriterId(7);
 
 fn schema() -> SchemaRef {
     let column = |name, kind| Column::new(name, LogicalType::nullable(kind));
-    Schema::new(vec![column("f0", TypeKind::Int), column("f1", TypeKind::String)], vec![]).unwrap().arrow_schema()
+    Schema::new(
+        vec![column("f0", TypeKind::Int), column("f1", TypeKind::String)],
+        vec![],
+    )
+    .unwrap()
+    .arrow_schema()
 }
 
 fn rows_of(ids: Vec<i32>, texts: Vec<Option<&str>>) -> RecordBatch {
-    let columns: Vec<ArrayRef> = vec![Arc::new(Int32Array::from(ids)), Arc::new(StringArray::from(texts))];
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(Int32Array::from(ids)),
+        Arc::new(StringArray::from(texts)),
+    ];
     RecordBatch::try_new(schema(), columns).unwrap()
 }
 
@@ -37,7 +49,10 @@ fn three_rows() -> RecordBatch {
 
 fn two_hundred_rows() -> RecordBatch {
     let texts: Vec<String> = (0..200).map(|row| format!("value-{}", row % 5)).collect();
-    rows_of((0..200).collect(), texts.iter().map(|text| Some(text.as_str())).collect())
+    rows_of(
+        (0..200).collect(),
+        texts.iter().map(|text| Some(text.as_str())).collect(),
+    )
 }
 
 fn parse(bytes: Bytes) -> LogBatch {
@@ -65,17 +80,27 @@ fn golden_batches_of_every_compression_are_read() {
 
 #[test]
 fn golden_changelogs_of_every_layout_are_read() {
-    let types = Some(vec![ChangeType::Insert, ChangeType::UpdateBefore, ChangeType::UpdateAfter]);
+    let types = Some(vec![
+        ChangeType::Insert,
+        ChangeType::UpdateBefore,
+        ChangeType::UpdateAfter,
+    ]);
     for bytes in [
         golden!("log_arrow_none_v0_changelog"),
         golden!("log_arrow_none_v1_changelog_FLUSS091_layout"),
         golden!("log_arrow_none_v2_changelog"),
     ] {
         let decoded = decode(&parse(bytes), &schema()).unwrap();
-        assert_eq!((decoded.batch, &decoded.change_types), (three_rows(), &types));
+        assert_eq!(
+            (decoded.batch, &decoded.change_types),
+            (three_rows(), &types)
+        );
     }
     let empty = decode(&parse(golden!("log_arrow_none_v0_empty")), &schema()).unwrap();
-    assert_eq!((empty.batch.num_rows(), empty.change_types), (0, Some(vec![])));
+    assert_eq!(
+        (empty.batch.num_rows(), empty.change_types),
+        (0, Some(vec![]))
+    );
 }
 
 #[test]
@@ -84,12 +109,25 @@ fn encoding_gives_the_bytes_of_the_reference() {
     assert_eq!(plain, golden!("log_arrow_none_v0_append"));
 
     let anonymous = BatchIdentity::anonymous(SCHEMA_ID);
-    let small =
-        encode_append(SCHEMA_ID, anonymous.writer_id, anonymous.batch_sequence, &three_rows(), Compression::Zstd(3));
+    let small = encode_append(
+        SCHEMA_ID,
+        anonymous.writer_id,
+        anonymous.batch_sequence,
+        &three_rows(),
+        Compression::Zstd(3),
+    );
     assert_eq!(small.unwrap(), golden!("log_arrow_zstd_v0_append_small"));
 
-    let types = [ChangeType::Insert, ChangeType::UpdateBefore, ChangeType::UpdateAfter];
-    let id = BatchIdentity { schema_id: SCHEMA_ID, writer_id: WRITER, batch_sequence: 3 };
+    let types = [
+        ChangeType::Insert,
+        ChangeType::UpdateBefore,
+        ChangeType::UpdateAfter,
+    ];
+    let id = BatchIdentity {
+        schema_id: SCHEMA_ID,
+        writer_id: WRITER,
+        batch_sequence: 3,
+    };
     let changes = encode_changelog(id, &types, &three_rows(), Compression::None).unwrap();
     assert_eq!(changes, golden!("log_arrow_none_v0_changelog"));
     assert!(encode_changelog(id, &types[1..], &three_rows(), Compression::None).is_err());
@@ -97,12 +135,20 @@ fn encoding_gives_the_bytes_of_the_reference() {
 
 #[test]
 fn compressed_messages_have_the_head_of_the_reference() {
-    // Compressors may choose other bytes, so only what stands before the spans of buffers is compared.
+    // Compressors may choose other bytes, so only what stands before the spans of buffers is
+    // compared.
     for (bytes, sequence, compression) in [
         (golden!("log_arrow_zstd_v0_append"), 1, Compression::Zstd(3)),
         (golden!("log_arrow_lz4_v0_append"), 2, Compression::Lz4),
     ] {
-        let ours = encode_append(SCHEMA_ID, WRITER, sequence, &two_hundred_rows(), compression).unwrap();
+        let ours = encode_append(
+            SCHEMA_ID,
+            WRITER,
+            sequence,
+            &two_hundred_rows(),
+            compression,
+        )
+        .unwrap();
         assert_eq!(ours[56..56 + 24], bytes[56..56 + 24]);
         assert_eq!(ours[56 + 32..56 + 104], bytes[56 + 32..56 + 104]);
         let batch = parse(ours);
@@ -115,7 +161,10 @@ fn compressed_messages_have_the_head_of_the_reference() {
 fn projection_gives_the_bytes_of_the_reference() {
     let stored = parse(golden!("log_arrow_none_v0_append_stored"));
     let projected = project(&stored, &schema(), &[1]).unwrap();
-    assert_eq!(projected, golden!("log_arrow_none_v0_append_projected_col1"));
+    assert_eq!(
+        projected,
+        golden!("log_arrow_none_v0_append_projected_col1")
+    );
     let narrow = Arc::new(schema().project(&[1]).unwrap());
     let decoded = decode(&parse(projected), &narrow).unwrap();
     assert_eq!(decoded.batch, three_rows().project(&[1]).unwrap());
@@ -133,19 +182,31 @@ fn projection_drops_statistics_and_keeps_change_types() {
         let projected = parse(project(&source, &schema(), &[0]).unwrap());
         assert_eq!(projected.header.statistics_length, 0);
         assert_eq!(projected.header.layout, source.header.layout);
-        let (whole, part) = (decode(&source, &schema()).unwrap(), decode(&projected, &narrow).unwrap());
+        let (whole, part) = (
+            decode(&source, &schema()).unwrap(),
+            decode(&projected, &narrow).unwrap(),
+        );
         assert_eq!(part.batch, whole.batch.project(&[0]).unwrap());
         assert_eq!(part.change_types, whole.change_types);
     }
     let empty = golden!("log_arrow_none_v0_empty");
-    assert_eq!(project(&parse(empty.clone()), &schema(), &[1]).unwrap(), empty);
+    assert_eq!(
+        project(&parse(empty.clone()), &schema(), &[1]).unwrap(),
+        empty
+    );
 }
 
 #[test]
 fn bad_projections_are_refused() {
     let batch = parse(golden!("log_arrow_none_v0_append"));
     for columns in [&[][..], &[2], &[1, 0], &[1, 1], &[0, 2]] {
-        assert!(matches!(project(&batch, &schema(), columns), Err(Error::Projection { .. })), "{columns:?}");
+        assert!(
+            matches!(
+                project(&batch, &schema(), columns),
+                Err(Error::Projection { .. })
+            ),
+            "{columns:?}"
+        );
     }
 }
 
@@ -154,7 +215,9 @@ fn a_schema_that_does_not_fit_is_an_error() {
     let batch = parse(golden!("log_arrow_none_v0_append"));
     let fields = |types: &[DataType]| {
         let field = |data_type: &DataType| Field::new("f", data_type.clone(), true);
-        Arc::new(ArrowSchema::new(types.iter().map(field).collect::<Vec<_>>()))
+        Arc::new(ArrowSchema::new(
+            types.iter().map(field).collect::<Vec<_>>(),
+        ))
     };
     for types in [
         &[DataType::Int32][..],
@@ -176,20 +239,31 @@ fn a_schema_that_does_not_fit_is_an_error() {
 fn declared_sizes_above_the_limit_are_refused_before_allocation() {
     let golden = golden!("log_arrow_zstd_v0_append");
     let batch = parse(golden.clone());
-    let limits = DecodeLimits { max_uncompressed_bytes: 2000 };
-    assert!(matches!(decode_limited(&batch, &schema(), limits), Err(Error::TooLarge { .. })));
+    let limits = DecodeLimits {
+        max_uncompressed_bytes: 2000,
+    };
+    assert!(matches!(
+        decode_limited(&batch, &schema(), limits),
+        Err(Error::TooLarge { .. })
+    ));
     let mut bomb = golden.to_vec();
     let first_buffer = 48 + 8 + 224;
     bomb[first_buffer..first_buffer + 8].copy_from_slice(&(1i64 << 60).to_le_bytes());
     let bomb = parse(Bytes::from(bomb));
-    assert!(matches!(decode(&bomb, &schema()), Err(Error::TooLarge { .. })));
+    assert!(matches!(
+        decode(&bomb, &schema()),
+        Err(Error::TooLarge { .. })
+    ));
 }
 
 #[test]
 fn uncompressed_columns_share_the_bytes_of_the_batch() {
     let rows = rows_of((0..1000).collect(), vec![Some("x"); 1000]);
     let bytes = encode_append(SCHEMA_ID, WRITER, 0, &rows, Compression::None).unwrap();
-    let (start, end) = (bytes.as_ptr() as usize, bytes.as_ptr() as usize + bytes.len());
+    let (start, end) = (
+        bytes.as_ptr() as usize,
+        bytes.as_ptr() as usize + bytes.len(),
+    );
     let decoded = decode(&parse(bytes), &schema()).unwrap();
     for column in decoded.batch.columns() {
         for buffer in column.to_data().buffers() {
@@ -203,17 +277,23 @@ fn bytes_at_any_alignment_are_read() {
     let golden = golden!("log_arrow_none_v0_append");
     for shift in 0..8 {
         let shifted = Bytes::from([&vec![0; shift], golden.as_ref()].concat()).slice(shift..);
-        assert_eq!(decode(&parse(shifted), &schema()).unwrap().batch, three_rows());
+        assert_eq!(
+            decode(&parse(shifted), &schema()).unwrap().batch,
+            three_rows()
+        );
     }
 }
 
 fn compressions() -> impl Strategy<Value = Compression> {
-    prop_oneof![Just(Compression::None), Just(Compression::Lz4), Just(Compression::Zstd(1)), Just(Compression::Zstd(3))]
+    prop_oneof![
+        Just(Compression::None),
+        Just(Compression::Lz4),
+        Just(Compression::Zstd(1)),
+        Just(Compression::Zstd(3))
+    ]
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(256))]
-
     #[test]
     fn any_rows_come_back((schema, rows) in table(any_type(), 20), compression in compressions()) {
         let rows = record_batch(&schema, &rows);
@@ -225,7 +305,8 @@ proptest! {
 
     #[test]
     fn slices_of_rows_come_back(
-        (schema, rows) in table(any_type(), 30), compression in compressions(), from in 0usize..30, count in 0usize..30,
+        (schema, rows) in table(any_type(), 30), compression in compressions(),
+        from in 0usize..30, count in 0usize..30,
     ) {
         let rows = record_batch(&schema, &rows);
         let from = from.min(rows.num_rows());
@@ -239,15 +320,18 @@ proptest! {
         (schema, rows) in table(any_type(), 20), compression in compressions(), mask in 1u8..63,
     ) {
         let rows = record_batch(&schema, &rows);
-        let columns: Vec<usize> = (0..rows.num_columns()).filter(|index| mask >> index & 1 == 1).collect();
+        let chosen = |index: &usize| mask >> index & 1 == 1;
+        let columns: Vec<usize> = (0..rows.num_columns()).filter(chosen).collect();
         prop_assume!(!columns.is_empty());
-        let mut bytes =
-            BytesMut::from(encode_append(SCHEMA_ID, WRITER, 9, &rows, compression).unwrap().as_ref());
+        let sent = encode_append(SCHEMA_ID, WRITER, 9, &rows, compression).unwrap();
+        let mut bytes = BytesMut::from(sent.as_ref());
         set_stored(&mut bytes, LogOffset(5), 1).unwrap();
-        let projected = parse(project(&parse(bytes.freeze()), &schema.arrow_schema(), &columns).unwrap());
+        let (stored, arrow) = (parse(bytes.freeze()), schema.arrow_schema());
+        let projected = parse(project(&stored, &arrow, &columns).unwrap());
         prop_assert_eq!(projected.header.base_offset, LogOffset(5));
-        let narrow = Arc::new(schema.arrow_schema().project(&columns).unwrap());
-        prop_assert_eq!(decode(&projected, &narrow).unwrap().batch, rows.project(&columns).unwrap());
+        let narrow = Arc::new(arrow.project(&columns).unwrap());
+        let decoded = decode(&projected, &narrow).unwrap().batch;
+        prop_assert_eq!(decoded, rows.project(&columns).unwrap());
     }
 
     #[test]
@@ -263,7 +347,8 @@ proptest! {
         }
         let arrow = schema.arrow_schema();
         if let Ok(batch) = LogBatch::parse(&mut Bytes::from(bytes)) {
-            let _ = decode_limited(&batch, &arrow, DecodeLimits { max_uncompressed_bytes: 1 << 20 });
+            let limits = DecodeLimits { max_uncompressed_bytes: 1 << 20 };
+            let _ = decode_limited(&batch, &arrow, limits);
             let _ = project(&batch, &arrow, &[0]);
         }
     }

@@ -5,7 +5,11 @@ use super::*;
 
 macro_rules! golden {
     ($name:literal) => {
-        Bytes::from_static(include_bytes!(concat!("../../../tests/golden/", $name, ".bin")))
+        Bytes::from_static(include_bytes!(concat!(
+            "../../../tests/golden/",
+            $name,
+            ".bin"
+        )))
     };
 }
 
@@ -44,16 +48,47 @@ fn a_header_of_magic_0_is_read_field_by_field() {
 #[test]
 fn every_layout_is_told_by_its_own_checksum() {
     let cases = [
-        (golden!("log_arrow_none_v1_stats_append"), Layout::Statistics, None, 71, 5),
-        (golden!("log_arrow_none_v1_changelog_FLUSS091_layout"), Layout::LeaderEpoch, Some(-1), 0, 3),
-        (golden!("log_arrow_none_v2_changelog"), Layout::LeaderEpochAndStatistics, Some(-1), 0, 3),
-        (golden!("log_arrow_none_v0_changelog"), Layout::Plain, None, 0, 3),
+        (
+            golden!("log_arrow_none_v1_stats_append"),
+            Layout::Statistics,
+            None,
+            71,
+            5,
+        ),
+        (
+            golden!("log_arrow_none_v1_changelog_FLUSS091_layout"),
+            Layout::LeaderEpoch,
+            Some(-1),
+            0,
+            3,
+        ),
+        (
+            golden!("log_arrow_none_v2_changelog"),
+            Layout::LeaderEpochAndStatistics,
+            Some(-1),
+            0,
+            3,
+        ),
+        (
+            golden!("log_arrow_none_v0_changelog"),
+            Layout::Plain,
+            None,
+            0,
+            3,
+        ),
     ];
     for (bytes, layout, leader_epoch, statistics, sequence) in cases {
         let batch = parse(bytes);
         let header = &batch.header;
         assert_eq!((header.layout, header.leader_epoch), (layout, leader_epoch));
-        assert_eq!((header.statistics_length, header.batch_sequence, header.record_count), (statistics, sequence, 3));
+        assert_eq!(
+            (
+                header.statistics_length,
+                header.batch_sequence,
+                header.record_count
+            ),
+            (statistics, sequence, 3)
+        );
         batch.verify_crc().unwrap();
     }
 }
@@ -72,7 +107,10 @@ fn every_golden_batch_but_the_projected_one_has_a_good_checksum() {
         parse(bytes).verify_crc().unwrap();
     }
     let projected = parse(golden!("log_arrow_none_v0_append_projected_col1"));
-    assert!(matches!(projected.verify_crc(), Err(Error::Checksum { .. })));
+    assert!(matches!(
+        projected.verify_crc(),
+        Err(Error::Checksum { .. })
+    ));
 }
 
 #[test]
@@ -87,11 +125,24 @@ fn storing_sets_offset_and_time_and_keeps_the_checksum() {
 fn an_empty_batch_still_takes_one_offset() {
     let golden = golden!("log_arrow_none_v0_empty");
     let batch = parse(golden.clone());
-    assert_eq!((batch.record_count(), batch.next_offset()), (0, LogOffset(1)));
+    assert_eq!(
+        (batch.record_count(), batch.next_offset()),
+        (0, LogOffset(1))
+    );
     assert!(!batch.header.append_only);
-    let id = BatchIdentity { schema_id: SchemaId(1), writer_id: WriterId(7), batch_sequence: 4 };
+    let id = BatchIdentity {
+        schema_id: SchemaId(1),
+        writer_id: WriterId(7),
+        batch_sequence: 4,
+    };
     assert_eq!(encode_empty(id).unwrap(), golden);
-    assert!(encode_empty(BatchIdentity { schema_id: SchemaId(40_000), ..id }).is_err());
+    assert!(
+        encode_empty(BatchIdentity {
+            schema_id: SchemaId(40_000),
+            ..id
+        })
+        .is_err()
+    );
 }
 
 #[test]
@@ -100,12 +151,19 @@ fn batches_follow_each_other_and_a_cut_one_is_an_error() {
     let two = golden!("log_arrow_none_v0_empty");
     let both = [one.as_ref(), two.as_ref()].concat();
     let read: Vec<LogBatch> = batches(both.clone()).map(Result::unwrap).collect();
-    assert_eq!((read[0].bytes.clone(), read[1].bytes.clone()), (one.clone(), two));
+    assert_eq!(
+        (read[0].bytes.clone(), read[1].bytes.clone()),
+        (one.clone(), two)
+    );
     for end in 1..both.len() {
         let results: Vec<_> = batches(both[..end].to_vec()).collect();
         let failed = results.iter().filter(|result| result.is_err()).count();
         assert_eq!(failed, usize::from(end != one.len()), "cut at {end}");
-        assert!(results.last().is_some_and(|last| last.is_err() == (end != one.len())));
+        assert!(
+            results
+                .last()
+                .is_some_and(|last| last.is_err() == (end != one.len()))
+        );
     }
 }
 
@@ -151,7 +209,9 @@ proptest! {
     }
 
     #[test]
-    fn a_damaged_batch_is_an_error_or_a_batch_of_its_length(at in 0usize..387, value in any::<u8>()) {
+    fn a_damaged_batch_is_an_error_or_a_batch_of_its_length(
+        at in 0usize..387, value in any::<u8>(),
+    ) {
         let mut bytes = golden!("log_arrow_none_v1_stats_append").to_vec();
         bytes[at] = value;
         for batch in batches(bytes).flatten() {

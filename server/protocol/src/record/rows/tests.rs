@@ -11,7 +11,11 @@ const COMPACTED: &[u8] = include_bytes!("../../../tests/golden/log_compacted_v0_
 
 fn schema() -> Schema {
     let column = |name, kind| Column::new(name, LogicalType::nullable(kind));
-    Schema::new(vec![column("f0", TypeKind::Int), column("f1", TypeKind::String)], vec![]).unwrap()
+    Schema::new(
+        vec![column("f0", TypeKind::Int), column("f1", TypeKind::String)],
+        vec![],
+    )
+    .unwrap()
 }
 
 fn three_rows() -> RecordBatch {
@@ -25,7 +29,11 @@ fn three_rows() -> RecordBatch {
 }
 
 fn id() -> BatchIdentity {
-    BatchIdentity { schema_id: SchemaId(1), writer_id: WriterId(7), batch_sequence: 0 }
+    BatchIdentity {
+        schema_id: SchemaId(1),
+        writer_id: WriterId(7),
+        batch_sequence: 0,
+    }
 }
 
 fn parse(bytes: &Bytes) -> LogBatch {
@@ -36,9 +44,18 @@ fn parse(bytes: &Bytes) -> LogBatch {
 
 #[test]
 fn golden_batches_of_rows_are_written_and_read() {
-    assert_eq!(encode_indexed(id(), None, &three_rows(), &schema()).unwrap(), INDEXED);
-    assert_eq!(encode_compacted(id(), None, &three_rows(), &schema()).unwrap(), COMPACTED);
-    for (golden, format) in [(INDEXED, RowFormat::Indexed), (COMPACTED, RowFormat::Compacted)] {
+    assert_eq!(
+        encode_indexed(id(), None, &three_rows(), &schema()).unwrap(),
+        INDEXED
+    );
+    assert_eq!(
+        encode_compacted(id(), None, &three_rows(), &schema()).unwrap(),
+        COMPACTED
+    );
+    for (golden, format) in [
+        (INDEXED, RowFormat::Indexed),
+        (COMPACTED, RowFormat::Compacted),
+    ] {
         let decoded = decode(&parse(&Bytes::from_static(golden)), &schema(), format).unwrap();
         assert_eq!((decoded.batch, decoded.change_types), (three_rows(), None));
     }
@@ -46,7 +63,11 @@ fn golden_batches_of_rows_are_written_and_read() {
 
 #[test]
 fn a_changelog_keeps_a_change_type_a_row() {
-    let types = [ChangeType::Insert, ChangeType::UpdateBefore, ChangeType::Delete];
+    let types = [
+        ChangeType::Insert,
+        ChangeType::UpdateBefore,
+        ChangeType::Delete,
+    ];
     let bytes = encode_compacted(id(), Some(&types), &three_rows(), &schema()).unwrap();
     let decoded = decode(&parse(&bytes), &schema(), RowFormat::Compacted).unwrap();
     assert_eq!(decoded.change_types.as_deref(), Some(&types[..]));
@@ -59,7 +80,10 @@ fn a_header_that_claims_records_without_bytes_is_refused() {
     put_at(&mut bytes, 28, &(i32::MAX - 1).to_le_bytes());
     put_at(&mut bytes, 44, &i32::MAX.to_le_bytes());
     let batch = batches(bytes).next().unwrap().unwrap();
-    assert!(matches!(decode(&batch, &schema(), RowFormat::Compacted), Err(Error::Corrupt { .. })));
+    assert!(matches!(
+        decode(&batch, &schema(), RowFormat::Compacted),
+        Err(Error::Corrupt { .. })
+    ));
 }
 
 proptest! {
@@ -74,7 +98,9 @@ proptest! {
     }
 
     #[test]
-    fn damaged_bytes_never_panic(damage in proptest::collection::vec((12usize..75, any::<u8>()), 1..5)) {
+    fn damaged_bytes_never_panic(
+        damage in proptest::collection::vec((12usize..75, any::<u8>()), 1..5),
+    ) {
         for (golden, format) in [(INDEXED, RowFormat::Indexed), (COMPACTED, RowFormat::Compacted)] {
             let mut bytes = golden.to_vec();
             for (at, value) in &damage {

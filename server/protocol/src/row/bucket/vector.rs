@@ -1,13 +1,15 @@
-//! Buckets of a whole batch at once: keys are written into one buffer that all rows share, straight from the arrays.
+//! Buckets of a whole batch at once: keys are written into one buffer that all rows share, straight
+//! from the arrays.
 
 use arrow::array::{
-    Array, ArrowPrimitiveType, AsArray, BinaryArray, BooleanArray, FixedSizeBinaryArray, PrimitiveArray, RecordBatch,
-    StringArray,
+    Array, ArrowPrimitiveType, AsArray, BinaryArray, BooleanArray, FixedSizeBinaryArray,
+    PrimitiveArray, RecordBatch, StringArray,
 };
 use arrow::datatypes::{
-    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type,
-    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType, TimeUnit,
-    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
+    DataType, Date32Type, Decimal128Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
+    Int64Type, Time32MillisecondType, Time32SecondType, Time64MicrosecondType,
+    Time64NanosecondType, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
+    TimestampNanosecondType, TimestampSecondType,
 };
 
 use super::super::binary::null_bytes;
@@ -21,12 +23,14 @@ use crate::record::put_at;
 
 /// The bucket of each row by these key columns, the same as encoding and hashing each key alone.
 ///
-/// * `columns`: indexes of the bucket key's columns, in key order, with the plain Arrow types of log batches.
+/// * `columns`: indexes of the bucket key's columns, in key order, with the plain Arrow types of
+///   log batches.
 /// * Returns one bucket a row, each `0..total`. Costs no allocation a row.
 ///
 /// # Errors
-/// [`Error::Projection`] for an index past the end, [`Error::UnsupportedType`] for a type that cannot be a key in this
-/// format, [`Error::Invalid`] for a null key (Paimon's keys may be null) or a `total` below 1.
+/// [`Error::Projection`] for an index past the end, [`Error::UnsupportedType`] for a type that
+/// cannot be a key in this format, [`Error::Invalid`] for a null key (Paimon's keys may be null) or
+/// a `total` below 1.
 pub fn bucket_ids(
     batch: &RecordBatch,
     columns: &[usize],
@@ -34,16 +38,32 @@ pub fn bucket_ids(
     total: TotalBuckets,
 ) -> Result<Vec<i32>> {
     if total.0 < 1 {
-        return Err(Error::invalid("bucket count", total.to_string(), "must be at least 1"));
+        return Err(Error::invalid(
+            "bucket count",
+            total.to_string(),
+            "must be at least 1",
+        ));
     }
     let known = batch.num_columns();
     let column = |index: &usize| match batch.columns().get(*index) {
-        Some(array) => KeyColumn::of(array.as_ref(), format, batch.schema_ref().field(*index).name()),
-        None => Err(Error::Projection { reason: "column is past the end", index: *index, columns: known }),
+        Some(array) => KeyColumn::of(
+            array.as_ref(),
+            format,
+            batch.schema_ref().field(*index).name(),
+        ),
+        None => Err(Error::Projection {
+            reason: "column is past the end",
+            index: *index,
+            columns: known,
+        }),
     };
     let columns: Vec<KeyColumn<'_>> = columns.iter().map(column).collect::<Result<_>>()?;
     if format == KeyFormat::Iceberg && columns.len() != 1 {
-        return Err(Error::invalid("key", columns.len().to_string(), "an iceberg key has one column"));
+        return Err(Error::invalid(
+            "key",
+            columns.len().to_string(),
+            "an iceberg key has one column",
+        ));
     }
     let mut key = Vec::with_capacity(64);
     let mut buckets = Vec::with_capacity(batch.num_rows());
@@ -70,7 +90,11 @@ pub fn bucket_ids(
 fn write_paimon(key: &mut Vec<u8>, columns: &[KeyColumn<'_>], row: usize) -> Result<()> {
     let slots_at = null_bytes(columns.len());
     key.resize(slots_at + 8 * columns.len(), 0);
-    let mut section = Section { out: key, start: 0, nested: Nested::Aligned };
+    let mut section = Section {
+        out: key,
+        start: 0,
+        nested: Nested::Aligned,
+    };
     for (index, column) in columns.iter().enumerate() {
         if column.is_null(row) {
             set_bit(section.out, 0, index + 8);
@@ -120,7 +144,9 @@ impl<'a> KeyColumn<'a> {
             DataType::Float32 => numbers(array).map(Self::Float),
             DataType::Float64 => numbers(array).map(Self::Double),
             DataType::Date32 => numbers(array).map(Self::Date),
-            DataType::Decimal128(precision, _) => numbers(array).map(|array| Self::Decimal(array, *precision)),
+            DataType::Decimal128(precision, _) => {
+                numbers(array).map(|array| Self::Decimal(array, *precision))
+            }
             DataType::Utf8 => array.as_string_opt().map(Self::String),
             DataType::Binary => array.as_binary_opt().map(Self::Bytes),
             DataType::FixedSizeBinary(_) => array.as_fixed_size_binary_opt().map(Self::FixedBytes),
@@ -128,7 +154,8 @@ impl<'a> KeyColumn<'a> {
             DataType::Timestamp(unit, _) => Self::timestamp(array, *unit),
             _ => None,
         };
-        let column = column.filter(|column| format != KeyFormat::Iceberg || column.may_be_iceberg());
+        let column =
+            column.filter(|column| format != KeyFormat::Iceberg || column.may_be_iceberg());
         column.ok_or_else(|| Error::UnsupportedType {
             operation: "key encoding",
             type_name: array.data_type().to_string(),
@@ -137,32 +164,56 @@ impl<'a> KeyColumn<'a> {
 
     fn time(array: &'a dyn Array) -> Option<Self> {
         Some(match array.data_type() {
-            DataType::Time32(TimeUnit::Second) => Self::Time32(numbers::<Time32SecondType>(array)?.values(), 1000, array),
-            DataType::Time32(_) => Self::Time32(numbers::<Time32MillisecondType>(array)?.values(), 1, array),
-            DataType::Time64(TimeUnit::Microsecond) => {
-                Self::Time64(numbers::<Time64MicrosecondType>(array)?.values(), 1000, array)
+            DataType::Time32(TimeUnit::Second) => {
+                Self::Time32(numbers::<Time32SecondType>(array)?.values(), 1000, array)
             }
-            _ => Self::Time64(numbers::<Time64NanosecondType>(array)?.values(), 1_000_000, array),
+            DataType::Time32(_) => {
+                Self::Time32(numbers::<Time32MillisecondType>(array)?.values(), 1, array)
+            }
+            DataType::Time64(TimeUnit::Microsecond) => Self::Time64(
+                numbers::<Time64MicrosecondType>(array)?.values(),
+                1000,
+                array,
+            ),
+            _ => Self::Time64(
+                numbers::<Time64NanosecondType>(array)?.values(),
+                1_000_000,
+                array,
+            ),
         })
     }
 
     fn timestamp(array: &'a dyn Array, unit: TimeUnit) -> Option<Self> {
         Some(match unit {
-            TimeUnit::Second => Self::Timestamp(numbers::<TimestampSecondType>(array)?.values(), 1, 0, array),
-            TimeUnit::Millisecond => {
-                Self::Timestamp(numbers::<TimestampMillisecondType>(array)?.values(), 1000, 3, array)
+            TimeUnit::Second => {
+                Self::Timestamp(numbers::<TimestampSecondType>(array)?.values(), 1, 0, array)
             }
-            TimeUnit::Microsecond => {
-                Self::Timestamp(numbers::<TimestampMicrosecondType>(array)?.values(), 1_000_000, 6, array)
-            }
-            TimeUnit::Nanosecond => {
-                Self::Timestamp(numbers::<TimestampNanosecondType>(array)?.values(), 1_000_000_000, 9, array)
-            }
+            TimeUnit::Millisecond => Self::Timestamp(
+                numbers::<TimestampMillisecondType>(array)?.values(),
+                1000,
+                3,
+                array,
+            ),
+            TimeUnit::Microsecond => Self::Timestamp(
+                numbers::<TimestampMicrosecondType>(array)?.values(),
+                1_000_000,
+                6,
+                array,
+            ),
+            TimeUnit::Nanosecond => Self::Timestamp(
+                numbers::<TimestampNanosecondType>(array)?.values(),
+                1_000_000_000,
+                9,
+                array,
+            ),
         })
     }
 
     fn may_be_iceberg(&self) -> bool {
-        !matches!(self, Self::Boolean(_) | Self::TinyInt(_) | Self::SmallInt(_))
+        !matches!(
+            self,
+            Self::Boolean(_) | Self::TinyInt(_) | Self::SmallInt(_)
+        )
     }
 
     fn is_null(&self, row: usize) -> bool {
@@ -179,9 +230,9 @@ impl<'a> KeyColumn<'a> {
             Self::String(array) => array.is_null(row),
             Self::Bytes(array) => array.is_null(row),
             Self::FixedBytes(array) => array.is_null(row),
-            Self::Time32(_, _, array) | Self::Time64(_, _, array) | Self::Timestamp(_, _, _, array) => {
-                array.is_null(row)
-            }
+            Self::Time32(_, _, array)
+            | Self::Time64(_, _, array)
+            | Self::Timestamp(_, _, _, array) => array.is_null(row),
         }
     }
 
@@ -209,7 +260,9 @@ impl<'a> KeyColumn<'a> {
 
     /// Milliseconds, nanoseconds within, and the precision.
     fn moment(&self, row: usize) -> Option<(i64, i32, u8)> {
-        let Self::Timestamp(values, per_second, precision, _) = self else { return None };
+        let Self::Timestamp(values, per_second, precision, _) = self else {
+            return None;
+        };
         let value = *values.get(row)?;
         if *per_second <= 1000 {
             return Some((value.wrapping_mul(1000 / per_second), 0, *precision));
@@ -241,7 +294,9 @@ impl<'a> KeyColumn<'a> {
                 Self::Decimal(array, precision) => {
                     let value = array.value(row);
                     match i64::try_from(value) {
-                        Ok(unscaled) if is_compact_decimal(*precision) => put_var_u64(key, unscaled.cast_unsigned()),
+                        Ok(unscaled) if is_compact_decimal(*precision) => {
+                            put_var_u64(key, unscaled.cast_unsigned())
+                        }
                         _ => {
                             let (bytes, skip) = decimal_bytes(value);
                             let shortest = bytes.get(skip..).unwrap_or_default();
@@ -275,7 +330,9 @@ impl<'a> KeyColumn<'a> {
                 Self::BigInt(array) => put_at(section.out, at, &array.value(row).to_le_bytes()),
                 Self::Float(array) => put_at(section.out, at, &array.value(row).to_le_bytes()),
                 Self::Double(array) => put_at(section.out, at, &array.value(row).to_le_bytes()),
-                Self::Decimal(array, precision) => section.decimal(at, array.value(row), *precision)?,
+                Self::Decimal(array, precision) => {
+                    section.decimal(at, array.value(row), *precision)?
+                }
                 _ => {}
             }
         }
