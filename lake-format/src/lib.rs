@@ -10,6 +10,7 @@ mod binary_row;
 pub mod bucket;
 pub mod canonical_json;
 mod check;
+pub mod commit;
 mod data_file;
 mod datum;
 pub mod durable;
@@ -30,6 +31,7 @@ pub mod write;
 
 pub use binary_row::BinaryRow;
 pub use check::{CheckDepth, Problem};
+pub use commit::{CommitOutcome, CommitRequest, TableCommitter};
 pub use data_file::{DataFileMeta, FileSource};
 pub use datum::{Datum, Timestamp};
 pub use durable::DurableLocal;

@@ -241,7 +241,7 @@ impl Table {
         found.bytes().await.map_err(|e| Error::store(path, e))
     }
 
-    async fn read_json(&self, path: &Path) -> Result<Bytes> {
+    pub(crate) async fn read_json(&self, path: &Path) -> Result<Bytes> {
         self.read_object(path, MAX_JSON_BYTES).await
     }
 

@@ -16,6 +16,7 @@ use super::parquet::FileEncoder;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::schema::TableSchema;
+use crate::stats::StatsCollector;
 
 /// Bytes of one part of an upload. S3 takes at most 10,000 parts, so a file may have 80 GB.
 const PART_BYTES: usize = 8 << 20;
@@ -45,6 +46,7 @@ pub(super) struct OpenFile {
 /// The part that computes.
 struct Work {
     encoder: FileEncoder,
+    stats: StatsCollector,
 }
 
 impl OpenFile {
@@ -58,9 +60,10 @@ impl OpenFile {
         let dictionary = options.dictionary.as_ref().unwrap_or(&undecided);
         let encoder = FileEncoder::new(arrow_schema, context.compression, dictionary);
         let encoder = encoder.map_err(|source| parquet_error(&path, source))?;
+        let stats = StatsCollector::new(&context.schema)?;
         Ok(Self {
             path,
-            work: Some(Work { encoder }),
+            work: Some(Work { encoder, stats }),
             upload: None,
             permits: options.encode_permits.clone(),
             memory_bytes: 0,
@@ -91,6 +94,7 @@ impl OpenFile {
         let path = self.path.clone();
         let output = self
             .compute(move |work| {
+                work.stats.update(&batch)?;
                 let wrote = work.encoder.write(&batch);
                 wrote.map_err(|source| parquet_error(&path, source))?;
                 if work.encoder.open_bytes() < row_group_bytes {
@@ -122,9 +126,11 @@ impl OpenFile {
                 .encoder
                 .finish()
                 .map_err(|source| parquet_error(&path, source))?;
-            Ok((rest, size, row_count))
+            let stats = work.stats.finish()?;
+            Ok((rest, size, row_count, stats))
         };
-        let (rest, size, row_count) = blocking(self.permits.as_ref(), &self.path, finish).await?;
+        let (rest, size, row_count, stats) =
+            blocking(self.permits.as_ref(), &self.path, finish).await?;
         match self.upload.take() {
             None => {
                 let put = context.store.put(&self.path, PutPayload::from(rest)).await;
@@ -138,12 +144,10 @@ impl OpenFile {
         }
         let name = self.path.filename().unwrap_or_default();
         let id = context.schema.id;
-        Ok(DataFileMeta::append(
-            name,
-            to_i64(size),
-            to_i64(row_count),
-            id,
-        ))
+        let mut meta = DataFileMeta::append(name, to_i64(size), to_i64(row_count), id);
+        meta.value_stats = stats.stats;
+        meta.value_stats_cols = stats.columns;
+        Ok(meta)
     }
 
     /// Gives up an upload in parts; the file itself is left to the caller.

@@ -1,0 +1,149 @@
+//! What a commit changes, and the snapshot that says so. No IO.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::CommitRequest;
+use crate::error::{Error, Result};
+use crate::manifest::{FileKind, ManifestEntry};
+use crate::snapshot::{CommitKind, SNAPSHOT_VERSION, Snapshot};
+use crate::write::CommitMessage;
+
+/// The entries of a request, checked against each other.
+#[derive(Debug)]
+pub(super) struct Change {
+    /// Deletes, then adds, each in the order of the request.
+    pub(super) entries: Vec<ManifestEntry>,
+    /// The bucket count that the added files of each partition are stamped with.
+    pub(super) total_buckets: BTreeMap<Vec<u8>, i32>,
+    pub(super) has_deletes: bool,
+    /// Rows added less rows removed.
+    pub(super) record_count: i64,
+}
+
+impl Change {
+    /// # Errors
+    /// [`Error::BadValue`] if the request contradicts itself: deletes in an append, a file twice, two bucket counts in a
+    /// partition, a bucket beyond the count.
+    pub(super) fn new(request: &CommitRequest) -> Result<Self> {
+        if request.kind == CommitKind::Append && !request.deletes.is_empty() {
+            return Err(bad("an append removes no files"));
+        }
+        let deletes = request.deletes.iter().cloned();
+        let deletes = deletes.map(|entry| ManifestEntry {
+            kind: FileKind::Delete,
+            ..entry
+        });
+        let mut entries: Vec<ManifestEntry> = deletes.collect();
+        let has_deletes = !entries.is_empty();
+        let mut total_buckets = BTreeMap::new();
+        for message in request
+            .messages
+            .iter()
+            .filter(|message| !message.new_files.is_empty())
+        {
+            check_bucket(message)?;
+            let partition = message.partition.to_bytes();
+            let ours = message.total_buckets;
+            let first = *total_buckets.entry(partition.clone()).or_insert(ours);
+            if first != ours {
+                return Err(bad(format!("a partition has {first} and {ours} buckets")));
+            }
+            entries.extend(message.new_files.iter().map(|file| ManifestEntry {
+                kind: FileKind::Add,
+                partition: partition.clone(),
+                bucket: message.bucket,
+                total_buckets: ours,
+                file: file.clone(),
+            }));
+        }
+        let mut keys = BTreeSet::new();
+        if let Some(twice) = entries.iter().find(|entry| !keys.insert(entry.key())) {
+            return Err(bad(format!("`{}` is named twice", twice.file.file_name)));
+        }
+        let record_count = entries.iter().map(signed_row_count).sum();
+        Ok(Self {
+            entries,
+            total_buckets,
+            has_deletes,
+            record_count,
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(super) fn added(&self) -> impl Iterator<Item = &ManifestEntry> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.kind == FileKind::Add)
+    }
+}
+
+fn check_bucket(message: &CommitMessage) -> Result<()> {
+    let (bucket, count) = (message.bucket, message.total_buckets);
+    if bucket < 0 || (count > 0 && bucket >= count) {
+        return Err(bad(format!("there is no bucket {bucket} of {count}")));
+    }
+    Ok(())
+}
+
+/// A manifest list as a snapshot names it.
+#[derive(Clone, Debug)]
+pub(super) struct ListFile {
+    pub(super) name: String,
+    pub(super) size: i64,
+}
+
+/// The lists of one attempt.
+#[derive(Clone, Debug)]
+pub(super) struct Lists {
+    pub(super) base: ListFile,
+    pub(super) delta: ListFile,
+}
+
+/// The snapshot after `latest`.
+pub(super) fn next_snapshot(
+    latest: Option<&Snapshot>,
+    schema_id: i64,
+    request: &CommitRequest,
+    record_count: i64,
+    lists: Lists,
+) -> Snapshot {
+    let statistics = latest.filter(|latest| latest.schema_id == schema_id);
+    let properties = Some(request.properties.clone()).filter(|properties| !properties.is_empty());
+    Snapshot {
+        version: SNAPSHOT_VERSION,
+        id: latest.map_or(1, |latest| latest.id + 1),
+        schema_id,
+        base_manifest_list: lists.base.name,
+        base_manifest_list_size: Some(lists.base.size),
+        delta_manifest_list: lists.delta.name,
+        delta_manifest_list_size: Some(lists.delta.size),
+        changelog_manifest_list: None,
+        changelog_manifest_list_size: None,
+        index_manifest: latest.and_then(|latest| latest.index_manifest.clone()),
+        commit_user: request.commit_user.clone(),
+        commit_identifier: request.commit_identifier,
+        commit_kind: request.kind,
+        time_millis: request.now_ms,
+        total_record_count: latest.map_or(0, |latest| latest.total_record_count) + record_count,
+        delta_record_count: record_count,
+        changelog_record_count: Some(0),
+        watermark: latest.and_then(|latest| latest.watermark),
+        statistics: statistics.and_then(|latest| latest.statistics.clone()),
+        properties,
+        next_row_id: latest.and_then(|latest| latest.next_row_id),
+    }
+}
+
+fn signed_row_count(entry: &ManifestEntry) -> i64 {
+    match entry.kind {
+        FileKind::Add => entry.file.row_count,
+        FileKind::Delete => -entry.file.row_count,
+    }
+}
+
+fn bad(reason: impl Into<String>) -> Error {
+    Error::bad_value("commit", reason)
+}
