@@ -116,17 +116,14 @@ fn float_text(value: f64, scientific: &str, magnitude: f64) -> String {
         let rest = if rest.is_empty() { "0" } else { rest };
         return format!("{sign}{first}_{rest}E{exponent}");
     }
-    match usize::try_from(exponent) {
-        Ok(point) => {
-            let padded = format!("{digits:0<width$}", width = point + 1);
-            let (whole, fraction) = padded.split_at(point + 1);
-            let fraction = if fraction.is_empty() { "0" } else { fraction };
-            format!("{sign}{whole}_{fraction}")
-        }
-        Err(_) => {
-            let zeros = usize::try_from(-exponent - 1).unwrap_or(0);
-            format!("{sign}0_{}{digits}", "0".repeat(zeros))
-        }
+    if let Ok(point) = usize::try_from(exponent) {
+        let padded = format!("{digits:0<width$}", width = point + 1);
+        let (whole, fraction) = padded.split_at(point + 1);
+        let fraction = if fraction.is_empty() { "0" } else { fraction };
+        format!("{sign}{whole}_{fraction}")
+    } else {
+        let zeros = usize::try_from(-exponent - 1).unwrap_or(0);
+        format!("{sign}0_{}{digits}", "0".repeat(zeros))
     }
 }
 

@@ -136,10 +136,11 @@ impl LogBatchHeader {
             }
             Layout::Plain | Layout::Statistics => None,
         };
-        let statistics_length = match layout.has_statistics() {
+        let statistics_length = if layout.has_statistics() {
             // A negative length becomes one that no batch can hold.
-            true => usize::try_from(i32::from_le_bytes(field(27)?)).unwrap_or(usize::MAX),
-            false => 0,
+            usize::try_from(i32::from_le_bytes(field(27)?)).unwrap_or(usize::MAX)
+        } else {
+            0
         };
         Some(Self {
             base_offset: LogOffset(i64::from_le_bytes(bytes_at(batch, 0)?)),

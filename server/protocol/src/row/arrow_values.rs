@@ -352,7 +352,7 @@ fn nested(lengths: &[Option<usize>]) -> Result<(OffsetBuffer<i32>, Option<NullBu
     }
     let offsets = OffsetBuffer::from_lengths(lengths.iter().map(|length| length.unwrap_or(0)));
     let nulls = lengths.iter().any(Option::is_none);
-    let validity = nulls.then(|| NullBuffer::from_iter(lengths.iter().map(Option::is_some)));
+    let validity = nulls.then(|| lengths.iter().map(Option::is_some).collect::<NullBuffer>());
     Ok((offsets, validity))
 }
 
@@ -432,7 +432,7 @@ fn row(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
             other => return Err(other.mismatch(&ty.kind)),
         }
     }
-    let validity = NullBuffer::from_iter(values.iter().map(|value| !value.is_null()));
+    let validity: NullBuffer = values.iter().map(|value| !value.is_null()).collect();
     let mut arrays = Vec::with_capacity(fields.len());
     for (column, field) in columns.iter().zip(fields) {
         // Nulls under a present row are checked by `StructArray::try_new`, which knows the parent's
@@ -447,10 +447,8 @@ fn row(values: &[Datum], ty: &LogicalType) -> Result<ArrayRef> {
         .map(|field| field.ty.arrow_field(&field.name))
         .collect();
     let validity = (validity.null_count() > 0).then_some(validity);
-    let array = match fields.is_empty() {
-        true => StructArray::try_new_with_length(arrow_fields, arrays, validity, values.len()),
-        false => StructArray::try_new(arrow_fields, arrays, validity),
-    };
+    let rows = values.len();
+    let array = StructArray::try_new_with_length(arrow_fields, arrays, validity, rows);
     Ok(Arc::new(
         array.map_err(|source| built("ROW column", source))?,
     ))

@@ -50,14 +50,16 @@ pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Da
     if bytes.len() < slots_at + 8 * types.len() {
         return Err(Error::corrupt(FORMAT, "bytes are cut off"));
     }
-    let value = |(index, ty): (usize, &T)| match is_null(bytes, index + HEADER_BITS) {
-        true => Ok(Datum::Null),
-        false => slots::read(
+    let value = |(index, ty): (usize, &T)| {
+        if is_null(bytes, index + HEADER_BITS) {
+            return Ok(Datum::Null);
+        }
+        slots::read(
             bytes,
             slots_at + 8 * index,
             &ty.as_ref().kind,
             Nested::Aligned,
-        ),
+        )
     };
     types.iter().enumerate().map(value).collect()
 }

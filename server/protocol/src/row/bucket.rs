@@ -33,6 +33,11 @@ fn finish(mut h1: u32) -> u32 {
     h1 ^ h1 >> 16
 }
 
+/// The length as hashes mix it in; keys beyond 4 GiB cannot be.
+fn length_u32(bytes: &[u8]) -> u32 {
+    u32::try_from(bytes.len()).unwrap_or(u32::MAX)
+}
+
 /// Murmur3 of 32 bits as Flink, Fluss and Paimon have it, seed 42. Not the standard: each byte past
 /// the last whole word is sign-extended and mixed as a word of its own.
 pub fn murmur(bytes: &[u8]) -> i32 {
@@ -44,8 +49,7 @@ pub fn murmur(bytes: &[u8]) -> i32 {
     for byte in rest {
         h1 = mix_h1(h1, mix_k1(i32::from(byte.cast_signed()).cast_unsigned()));
     }
-    // Lengths beyond 32 bits wrap, as they would in the reference.
-    finish(h1 ^ bytes.len() as u32).cast_signed()
+    finish(h1 ^ length_u32(bytes)).cast_signed()
 }
 
 /// Standard `murmur3_x86_32` with seed 0: Iceberg's.
@@ -62,7 +66,7 @@ fn murmur_standard(bytes: &[u8]) -> u32 {
         }
         h1 ^= mix_k1(u32::from_le_bytes(word));
     }
-    finish(h1 ^ bytes.len() as u32)
+    finish(h1 ^ length_u32(bytes))
 }
 
 /// Fluss's second mix of a hash: never negative.

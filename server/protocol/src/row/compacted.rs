@@ -83,14 +83,14 @@ pub(super) fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result
         (Datum::Float(value), TypeKind::Float) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Double(value), TypeKind::Double) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => {
-            put_bytes(out, value.as_bytes())?
+            put_bytes(out, value.as_bytes())?;
         }
         (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => put_bytes(out, value)?,
         (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
             check_decimal(*value, *precision)?;
             match i64::try_from(*value) {
                 Ok(unscaled) if is_compact_decimal(*precision) => {
-                    put_var_u64(out, unscaled.cast_unsigned())
+                    put_var_u64(out, unscaled.cast_unsigned());
                 }
                 _ => {
                     let (bytes, skip) = decimal_bytes(*value);

@@ -109,7 +109,7 @@ fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result<()> {
         (Datum::Int(value), TypeKind::Int)
         | (Datum::Date(value), TypeKind::Date)
         | (Datum::Time(value), TypeKind::Time { .. }) => {
-            out.extend_from_slice(&value.to_le_bytes())
+            out.extend_from_slice(&value.to_le_bytes());
         }
         (Datum::BigInt(value), TypeKind::BigInt) => out.extend_from_slice(&value.to_le_bytes()),
         (Datum::Float(value), TypeKind::Float) => out.extend_from_slice(&value.to_le_bytes()),
@@ -117,14 +117,14 @@ fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result<()> {
         (Datum::String(value), TypeKind::String) => out.extend_from_slice(value.as_bytes()),
         (Datum::Bytes(value), TypeKind::Bytes) => out.extend_from_slice(value),
         (Datum::String(value), TypeKind::Char { length }) => {
-            put_padded(out, value.as_bytes(), *length)?
+            put_padded(out, value.as_bytes(), *length)?;
         }
         (Datum::Bytes(value), TypeKind::Binary { length }) => put_padded(out, value, *length)?,
         (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
             check_decimal(*value, *precision)?;
             match i64::try_from(*value) {
                 Ok(unscaled) if is_compact_decimal(*precision) => {
-                    out.extend_from_slice(&unscaled.to_le_bytes())
+                    out.extend_from_slice(&unscaled.to_le_bytes());
                 }
                 _ => {
                     let (bytes, skip) = decimal_bytes(*value);

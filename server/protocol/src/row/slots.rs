@@ -56,27 +56,27 @@ impl Section<'_> {
         match (value, kind) {
             (Datum::Boolean(value), TypeKind::Boolean) => put_at(self.out, at, &[u8::from(*value)]),
             (Datum::TinyInt(value), TypeKind::TinyInt) => {
-                put_at(self.out, at, &value.to_le_bytes())
+                put_at(self.out, at, &value.to_le_bytes());
             }
             (Datum::SmallInt(value), TypeKind::SmallInt) => {
-                put_at(self.out, at, &value.to_le_bytes())
+                put_at(self.out, at, &value.to_le_bytes());
             }
             (Datum::Int(value), TypeKind::Int)
             | (Datum::Date(value), TypeKind::Date)
             | (Datum::Time(value), TypeKind::Time { .. }) => {
-                put_at(self.out, at, &value.to_le_bytes())
+                put_at(self.out, at, &value.to_le_bytes());
             }
             (Datum::BigInt(value), TypeKind::BigInt) => put_at(self.out, at, &value.to_le_bytes()),
             (Datum::Float(value), TypeKind::Float) => put_at(self.out, at, &value.to_le_bytes()),
             (Datum::Double(value), TypeKind::Double) => put_at(self.out, at, &value.to_le_bytes()),
             (Datum::String(value), TypeKind::Char { .. } | TypeKind::String) => {
-                self.text(at, value.as_bytes())?
+                self.text(at, value.as_bytes())?;
             }
             (Datum::Bytes(value), TypeKind::Binary { .. } | TypeKind::Bytes) => {
-                self.text(at, value)?
+                self.text(at, value)?;
             }
             (Datum::Decimal(value), TypeKind::Decimal { precision, .. }) => {
-                self.decimal(at, *value, *precision)?
+                self.decimal(at, *value, *precision)?;
             }
             (
                 Datum::Timestamp { millis, nanos },
@@ -96,7 +96,7 @@ impl Section<'_> {
                 self.tail_of(at, &encode_map(entries, key, value, self.nested)?)?;
             }
             (Datum::Row(items), TypeKind::Row(fields)) => {
-                self.tail_of(at, &self.nested.encode(items, fields)?)?
+                self.tail_of(at, &self.nested.encode(items, fields)?)?;
             }
             _ => return Err(value.mismatch(kind)),
         }
@@ -110,7 +110,8 @@ impl Section<'_> {
         }
         put_at(self.out, at, bytes);
         // At most 7, so the length fits beside the mark.
-        put_at(self.out, at + 7, &[0x80 | bytes.len() as u8]);
+        let [length, ..] = bytes.len().to_le_bytes();
+        put_at(self.out, at + 7, &[0x80 | length]);
         Ok(())
     }
 
@@ -284,9 +285,11 @@ pub(super) fn decode_array(
         .checked_mul(width(kind))
         .ok_or_else(|| reader.corrupt("count is too large"))?;
     reader.take(size)?;
-    let item = |index: usize| match is_null(nulls, index) {
-        true => Ok(Datum::Null),
-        false => read(bytes, header + width(kind) * index, kind, nested),
+    let item = |index: usize| {
+        if is_null(nulls, index) {
+            return Ok(Datum::Null);
+        }
+        read(bytes, header + width(kind) * index, kind, nested)
     };
     (0..count).map(item).collect()
 }

@@ -106,9 +106,10 @@ fn golden_keys() -> Vec<GoldenKey> {
             let [schema, values, format, key, hash, buckets] = cells[..] else {
                 panic!("{cells:?}")
             };
-            let kinds: Vec<TypeKind> = match values.starts_with('(') {
-                true => schema.split(',').map(parse_type).collect(),
-                false => vec![parse_type(schema)],
+            let kinds: Vec<TypeKind> = if values.starts_with('(') {
+                schema.split(',').map(parse_type).collect()
+            } else {
+                vec![parse_type(schema)]
             };
             let texts: Vec<&str> = match values.strip_prefix('(') {
                 Some(tuple) => tuple.trim_end_matches(')').split(',').collect(),

@@ -103,11 +103,12 @@ pub(crate) fn put_var_u32(out: &mut Vec<u8>, value: u32) {
 
 pub(crate) fn put_var_u64(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
-        // The low seven bits always fit a byte.
-        out.push((value & 0x7f) as u8 | 0x80);
+        let [low, ..] = value.to_le_bytes();
+        out.push(low | 0x80);
         value >>= 7;
     }
-    out.push(value as u8);
+    let [last, ..] = value.to_le_bytes();
+    out.push(last);
 }
 
 /// A length as formats with 32-bit lengths have it.

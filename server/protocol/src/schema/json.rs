@@ -372,7 +372,7 @@ impl From<&LogicalType> for TypeDocument {
                 "ROW"
             }
         };
-        document.root = root.to_owned();
+        root.clone_into(&mut document.root);
         document
     }
 }

@@ -40,9 +40,10 @@ pub(super) fn decode(
             change_types,
         });
     }
-    let change_types = match batch.header.append_only {
-        true => None,
-        false => Some(take_change_types(&mut records, rows)?),
+    let change_types = if batch.header.append_only {
+        None
+    } else {
+        Some(take_change_types(&mut records, rows)?)
     };
     let message = Message::parse(&records)?;
     if message.rows != rows {

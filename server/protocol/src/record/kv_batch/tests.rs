@@ -122,7 +122,7 @@ proptest! {
         row in vec(any::<u8>(), 1..40),
     ) {
         // Every other key is deleted.
-        let row = |index: usize| (index % 2 == 0).then(|| Bytes::from(row.clone()));
+        let row = |index: usize| index.is_multiple_of(2).then(|| Bytes::from(row.clone()));
         let record = |(index, key): (usize, Vec<u8>)| KvRecord { key: key.into(), row: row(index) };
         let records: Vec<KvRecord> = keys.into_iter().enumerate().map(record).collect();
         let id = BatchIdentity { batch_sequence: sequence, ..id() };

@@ -242,8 +242,11 @@ impl<'a> KeyColumn<'a> {
             Self::Int(array) => Some(array.value(row)),
             Self::Date(array) => Some(array.value(row)),
             Self::Time32(values, factor, _) => Some(values.get(row)?.wrapping_mul(*factor)),
-            // A time of day fits 32 bits in milliseconds.
-            Self::Time64(values, divisor, _) => Some(values.get(row)?.div_euclid(*divisor) as i32),
+            Self::Time64(values, divisor, _) => {
+                // A time of day fits 32 bits in milliseconds; what does not is no time of day.
+                let millis = values.get(row)?.div_euclid(*divisor);
+                Some(i32::try_from(millis).unwrap_or(i32::MAX))
+            }
             _ => None,
         }
     }
@@ -269,7 +272,8 @@ impl<'a> KeyColumn<'a> {
         }
         let per_milli = per_second / 1000;
         let nanos = value.rem_euclid(per_milli) * (1_000_000 / per_milli);
-        Some((value.div_euclid(per_milli), nanos as i32, *precision))
+        let nanos = i32::try_from(nanos).unwrap_or_default();
+        Some((value.div_euclid(per_milli), nanos, *precision))
     }
 
     fn write_compacted(&self, key: &mut Vec<u8>, row: usize) -> Result<()> {
@@ -295,7 +299,7 @@ impl<'a> KeyColumn<'a> {
                     let value = array.value(row);
                     match i64::try_from(value) {
                         Ok(unscaled) if is_compact_decimal(*precision) => {
-                            put_var_u64(key, unscaled.cast_unsigned())
+                            put_var_u64(key, unscaled.cast_unsigned());
                         }
                         _ => {
                             let (bytes, skip) = decimal_bytes(value);
@@ -331,7 +335,7 @@ impl<'a> KeyColumn<'a> {
                 Self::Float(array) => put_at(section.out, at, &array.value(row).to_le_bytes()),
                 Self::Double(array) => put_at(section.out, at, &array.value(row).to_le_bytes()),
                 Self::Decimal(array, precision) => {
-                    section.decimal(at, array.value(row), *precision)?
+                    section.decimal(at, array.value(row), *precision)?;
                 }
                 _ => {}
             }
