@@ -7,7 +7,10 @@ use std::collections::BTreeSet;
 
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp, Zoned};
-use weir_protocol::ids::{LogOffset, PartitionId};
+use weir_protocol::ids::{BucketId, LogOffset, PartitionId};
+
+use crate::catalog::Partition;
+use crate::model::lake_offsets::LakeOffsets;
 
 mod format;
 
@@ -105,6 +108,14 @@ pub struct KnownPartition {
     pub progress: Progress,
 }
 
+impl KnownPartition {
+    /// A partition of a table that follows `table`.
+    pub fn new(table: &AutoPartition, partition: &Partition, progress: Progress) -> Self {
+        let time = partition.spec.get(&table.key).unwrap_or_default().to_owned();
+        Self { id: partition.id, name: partition.name.clone(), time, progress }
+    }
+}
+
 /// How far a partition is in the lake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -117,6 +128,22 @@ pub enum Progress {
 }
 
 impl Progress {
+    /// How far a partition of a lake table is, over all buckets of its own count.
+    ///
+    /// * `log_end`: end of a bucket's log; `None` makes the progress unknown.
+    pub fn in_lake(
+        partition: &Partition,
+        offsets: &LakeOffsets,
+        log_end: impl Fn(BucketId) -> Option<LogOffset>,
+    ) -> Self {
+        let mut buckets = Vec::new();
+        for bucket in (0..partition.bucket_count.0).map(BucketId) {
+            let Some(log_end) = log_end(bucket) else { return Progress::Unknown };
+            buckets.push((offsets.end_offset(Some(partition.id), bucket), log_end));
+        }
+        Progress::Buckets(buckets)
+    }
+
     /// Whether everything that was written is in the lake.
     pub fn is_complete(&self) -> bool {
         match self {

@@ -1,10 +1,12 @@
 //! What the lake has of a table: the pointer to its snapshots.
 
+use std::collections::BTreeSet;
+
 use futures::FutureExt;
-use weir_protocol::ids::{TableId, TablePath};
+use weir_protocol::ids::{PartitionId, TableId, TablePath};
 
 use super::{Catalog, Table, bad_key};
-use crate::model::lake_offsets::LakeOffsets;
+use crate::model::lake_offsets::{Bucket, LakeOffsets, MAX_BUCKETS};
 use crate::model::lake_snapshot::{LakeSnapshot, LakeTable};
 use crate::model::{Document, Stored};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
@@ -105,10 +107,9 @@ impl Catalog {
     ) -> Result<String> {
         let table = self.table_with_id(path, new.table_id).await?;
         new.check().map_err(|reason| refused(new.table_id, -1, reason))?;
-        for (_, bucket) in new.end_offsets.keys() {
-            if !(0..crate::model::lake_offsets::MAX_BUCKETS).contains(&usize::try_from(bucket.0).unwrap_or(usize::MAX)) {
-                return Err(refused(new.table_id, -1, format!("there is no bucket {bucket}")));
-            }
+        let is_possible = |bucket: &Bucket| usize::try_from(bucket.1.0).is_ok_and(|b| b < MAX_BUCKETS);
+        if let Some((_, bucket)) = new.end_offsets.keys().find(|bucket| !is_possible(bucket)) {
+            return Err(refused(new.table_id, -1, format!("there is no bucket {bucket}")));
         }
         let mut merged = match previous {
             OffsetsPolicy::MayFall => new.clone(),
@@ -117,9 +118,7 @@ impl Catalog {
             }
         };
         if table.descriptor.is_partitioned() {
-            let documents = self.partition_documents(path).await?;
-            let live: std::collections::BTreeSet<_> =
-                documents.iter().map(|(_, found)| found.document.partition_id).collect();
+            let live = self.live_partitions(path).await?;
             let is_live = |partition| live.contains(&partition);
             merged.end_offsets.retain(|bucket, _| {
                 bucket.0.is_none_or(is_live) || new.end_offsets.contains_key(bucket)
@@ -175,9 +174,7 @@ impl Catalog {
             && commit.policy == OffsetsPolicy::OnlyRise
         {
             let earlier = self.offsets_of(path, table_id, latest).await?;
-            if let Some(((partition, bucket), before, now)) = tiered.first_regression(&earlier) {
-                let partition = partition.map_or(String::new(), |id| format!("partition {id} "));
-                let reason = format!("{partition}bucket {bucket} would go back from {before} to {now}");
+            if let Some(reason) = self.regression(&table, &earlier, &tiered).await? {
                 return Err(refused(table_id, commit.snapshot_id, reason));
             }
         }
@@ -187,6 +184,36 @@ impl Catalog {
             .put(key, next.encode()?, expect)
             .check(Key::table(path).map_err(bad_key(path))?, Expect::Incarnation(table.created));
         Ok(Decision::Commit(txn, dropped))
+    }
+
+    /// Which bucket would go back, or be forgotten although it still exists.
+    async fn regression(
+        &self,
+        table: &Table,
+        earlier: &LakeOffsets,
+        tiered: &LakeOffsets,
+    ) -> Result<Option<String>> {
+        let name = |(partition, bucket): Bucket| match partition {
+            Some(partition) => format!("bucket {bucket} of partition {partition}"),
+            None => format!("bucket {bucket}"),
+        };
+        if let Some((bucket, before, now)) = tiered.first_regression(earlier) {
+            return Ok(Some(format!("{} would go back from {before} to {now}", name(bucket))));
+        }
+        let is_missing = |bucket: &&Bucket| !tiered.end_offsets.contains_key(bucket);
+        let missing: Vec<&Bucket> = earlier.end_offsets.keys().filter(is_missing).collect();
+        if missing.is_empty() {
+            return Ok(None);
+        }
+        let live = self.live_partitions(&table.path).await?;
+        let exists = |bucket: &&&Bucket| bucket.0.is_none_or(|partition| live.contains(&partition));
+        let forgotten = missing.iter().find(exists);
+        Ok(forgotten.map(|bucket| format!("{} would be forgotten", name(**bucket))))
+    }
+
+    async fn live_partitions(&self, path: &TablePath) -> Result<BTreeSet<PartitionId>> {
+        let documents = self.partition_documents(path).await?;
+        Ok(documents.iter().map(|(_, found)| found.document.partition_id).collect())
     }
 
     async fn table_with_id(&self, path: &TablePath, table_id: TableId) -> Result<Table> {

@@ -255,7 +255,12 @@ impl Catalog {
         let is_enabled = is_lake_enabled(path, &next)?;
         let was_enabled = is_lake_enabled(path, &table.descriptor)?;
         if is_enabled && !was_enabled {
-            self.create_in_lake(path, &next, LakeCreation::SwitchedOn).await?;
+            // Never given out for tiering: rows that are there already would be another table's.
+            let creation = match self.get_tiering_epoch(table.table_id).await?.0 {
+                0 => LakeCreation::NewTable,
+                _ => LakeCreation::SwitchedOn,
+            };
+            self.create_in_lake(path, &next, creation).await?;
         }
         let knows_lake = table.descriptor.properties.contains_key(properties::DATALAKE_ENABLED);
         if let Some(lake) = &self.lake
