@@ -85,13 +85,19 @@ pub struct AutoPartition {
 impl AutoPartition {
     /// The text of the partition `steps` units after the one that holds `now_ms`.
     pub fn text(&self, now_ms: i64, steps: i64) -> Option<String> {
-        let now = Timestamp::from_millisecond(now_ms).ok()?.to_zoned(self.zone.clone());
+        let now = Timestamp::from_millisecond(now_ms)
+            .ok()?
+            .to_zoned(self.zone.clone());
         Some(self.format.write(&self.unit.after(&now, steps)?))
     }
 
     /// The oldest text that is kept; `None` if all are.
     pub fn oldest_kept(&self, now_ms: i64) -> Option<String> {
-        if self.retention < 0 { None } else { self.text(now_ms, -i64::from(self.retention)) }
+        if self.retention < 0 {
+            None
+        } else {
+            self.text(now_ms, -i64::from(self.retention))
+        }
     }
 }
 
@@ -111,8 +117,17 @@ pub struct KnownPartition {
 impl KnownPartition {
     /// A partition of a table that follows `table`.
     pub fn new(table: &AutoPartition, partition: &Partition, progress: Progress) -> Self {
-        let time = partition.spec.get(&table.key).unwrap_or_default().to_owned();
-        Self { id: partition.id, name: partition.name.clone(), time, progress }
+        let time = partition
+            .spec
+            .get(&table.key)
+            .unwrap_or_default()
+            .to_owned();
+        Self {
+            id: partition.id,
+            name: partition.name.clone(),
+            time,
+            progress,
+        }
     }
 }
 
@@ -123,7 +138,8 @@ pub enum Progress {
     NoLake,
     /// Some bucket's ends are not known: not to be dropped.
     Unknown,
-    /// Per bucket, every bucket of the partition: end offset in the lake (`None` if nothing is) and of the log.
+    /// Per bucket, every bucket of the partition: end offset in the lake (`None` if nothing is) and
+    /// of the log.
     Buckets(Vec<(Option<LogOffset>, LogOffset)>),
 }
 
@@ -138,7 +154,9 @@ impl Progress {
     ) -> Self {
         let mut buckets = Vec::new();
         for bucket in (0..partition.bucket_count.0).map(BucketId) {
-            let Some(log_end) = log_end(bucket) else { return Progress::Unknown };
+            let Some(log_end) = log_end(bucket) else {
+                return Progress::Unknown;
+            };
             buckets.push((offsets.end_offset(Some(partition.id), bucket), log_end));
         }
         Progress::Buckets(buckets)
@@ -159,7 +177,8 @@ impl Progress {
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Names of partitions to create, soonest first. Only for tables with a single partition column.
+    /// Names of partitions to create, soonest first. Only for tables with a single partition
+    /// column.
     pub create: Vec<String>,
     /// Partitions to drop, oldest first.
     pub drop: Vec<PartitionId>,
@@ -198,7 +217,12 @@ pub fn plan(
 }
 
 impl Plan {
-    fn drop_before(&mut self, oldest_kept: &str, table: &AutoPartition, partitions: &[KnownPartition]) {
+    fn drop_before(
+        &mut self,
+        oldest_kept: &str,
+        table: &AutoPartition,
+        partitions: &[KnownPartition],
+    ) {
         let is_old =
             |p: &&KnownPartition| p.time.as_str() < oldest_kept && table.format.fits(&p.time);
         let mut old: Vec<&KnownPartition> = partitions.iter().filter(is_old).collect();

@@ -10,8 +10,8 @@ use crate::{Error, Result};
 /// * `table_count`: the table's count, which new partitions copy.
 /// * `epoch`: how often the table's count was altered.
 ///
-/// The table's count stands in for a missing own one only while it was never altered; altering it there and
-/// back again still leaves older partitions unknown.
+/// The table's count stands in for a missing own one only while it was never altered; altering it
+/// there and back again still leaves older partitions unknown.
 ///
 /// # Errors
 /// [`Error::StaleMetadata`] if the count is missing at an epoch above 0.
@@ -24,9 +24,9 @@ pub fn resolve(
     match own {
         Some(own) => Ok(own),
         None if epoch == 0 => Ok(table_count),
-        None => {
-            Err(Error::StaleMetadata { what: format!("partition {partition} of table {table}") })
-        }
+        None => Err(Error::StaleMetadata {
+            what: format!("partition {partition} of table {table}"),
+        }),
     }
 }
 

@@ -1,8 +1,9 @@
-//! The facade: reads, decides with the pure functions of [`crate::ddl`], commits fenced transactions.
+//! The facade: reads, decides with the pure functions of [`crate::ddl`], commits fenced
+//! transactions.
 //!
-//! Cheap to clone. Every change is one transaction, so nothing is ever half made; a lake table is made and
-//! changed before, inside every attempt. All calls are safe to drop at any await: the change then happened as
-//! a whole or not at all.
+//! Cheap to clone. Every change is one transaction, so nothing is ever half made; a lake table is
+//! made and changed before, inside every attempt. All calls are safe to drop at any await: the
+//! change then happened as a whole or not at all.
 
 use std::sync::Arc;
 
@@ -126,7 +127,14 @@ impl Catalog {
     /// A catalog without lake and fence, with the default rules.
     pub fn new(store: Arc<dyn MetadataStore>, clock: Arc<dyn Clock>) -> Self {
         let (lake, offsets_files, fence, rules) = (None, None, None, Rules::default());
-        Self { store, lake, offsets_files, clock, fence, rules }
+        Self {
+            store,
+            lake,
+            offsets_files,
+            clock,
+            fence,
+            rules,
+        }
     }
 
     /// With the lake that lake-enabled tables go to.
@@ -182,7 +190,11 @@ impl Catalog {
     }
 
     async fn take_id(&self, counter: Key) -> Result<i64> {
-        let taken = self.store.take_ids(&counter, 1).await.map_err(Error::store(&counter))?;
+        let taken = self
+            .store
+            .take_ids(&counter, 1)
+            .await
+            .map_err(Error::store(&counter))?;
         to_id(&counter, taken.start)
     }
 
@@ -192,7 +204,11 @@ impl Catalog {
     /// [`Error::Store`] if the store can't be reached.
     pub async fn take_writer_ids(&self, count: u32) -> Result<std::ops::Range<i64>> {
         let counter = Key::writer_ids();
-        let taken = self.store.take_ids(&counter, count).await.map_err(Error::store(&counter))?;
+        let taken = self
+            .store
+            .take_ids(&counter, count)
+            .await
+            .map_err(Error::store(&counter))?;
         Ok(to_id(&counter, taken.start)?..to_id(&counter, taken.end)?)
     }
 }

@@ -16,7 +16,10 @@ pub trait Clock: Send + Sync + std::fmt::Debug {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[allow(clippy::disallowed_methods, reason = "the one place that asks for the time")]
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the one place that asks for the time"
+    )]
     fn now_ms(&self) -> i64 {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
@@ -60,12 +63,17 @@ const BACK_OFF_MAX: Duration = Duration::from_millis(500);
 
 /// Waits before attempt `attempt` (from 0, which doesn't wait): anything up to 10 ms · 2^attempt,
 /// never more than 500 ms.
-#[allow(clippy::disallowed_methods, reason = "the one place that waits and draws lots")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the one place that waits and draws lots"
+)]
 pub(crate) async fn back_off(attempt: u32) {
     if attempt == 0 {
         return;
     }
-    let ceiling = BACK_OFF_STEP.saturating_mul(1 << attempt.min(10)).min(BACK_OFF_MAX);
+    let ceiling = BACK_OFF_STEP
+        .saturating_mul(1 << attempt.min(10))
+        .min(BACK_OFF_MAX);
     let wait = rand::rng().random_range(Duration::ZERO..=ceiling);
     tokio::time::sleep(wait).await;
 }

@@ -1,4 +1,5 @@
-//! A Fluss table as a Paimon table: types, columns and options. (The reference's `PaimonConversions`.)
+//! A Fluss table as a Paimon table: types, columns and options. (The reference's
+//! `PaimonConversions`.)
 
 use std::collections::BTreeMap;
 
@@ -20,9 +21,17 @@ const PAIMON_PREFIX: &str = "paimon.";
 /// Prefix under which Paimon keeps a copy of the table's properties.
 const FLUSS_PREFIX: &str = "fluss.";
 /// Parts of names whose values are nobody's business.
-const SECRET_WORDS: [&str; 6] = ["secret", "password", "access-key", "access.key", "accesskey", "token"];
+const SECRET_WORDS: [&str; 6] = [
+    "secret",
+    "password",
+    "access-key",
+    "access.key",
+    "accesskey",
+    "token",
+];
 
-/// The Paimon type of a Fluss type. TIME loses its precision: Paimon keeps milliseconds under precision 0.
+/// The Paimon type of a Fluss type. TIME loses its precision: Paimon keeps milliseconds under
+/// precision 0.
 ///
 /// Field ids are left open; [`TableSchema::create`] and `evolve` give them.
 pub fn lake_type(ty: &LogicalType) -> DataType {
@@ -37,24 +46,32 @@ pub fn lake_type(ty: &LogicalType) -> DataType {
         TypeKind::BigInt => Lake::BigInt,
         TypeKind::Float => Lake::Float,
         TypeKind::Double => Lake::Double,
-        TypeKind::Decimal { precision, scale } => {
-            Lake::Decimal { precision: *precision, scale: *scale }
-        }
+        TypeKind::Decimal { precision, scale } => Lake::Decimal {
+            precision: *precision,
+            scale: *scale,
+        },
         TypeKind::Char { length: n } => Lake::Char { length: length(*n) },
         TypeKind::String => Lake::string(),
         TypeKind::Binary { length: n } => Lake::Binary { length: length(*n) },
         TypeKind::Bytes => Lake::bytes(),
         TypeKind::Date => Lake::Date,
         TypeKind::Time { .. } => Lake::Time { precision: 0 },
-        TypeKind::Timestamp { precision } => Lake::Timestamp { precision: *precision },
-        TypeKind::TimestampLtz { precision } => Lake::TimestampLtz { precision: *precision },
+        TypeKind::Timestamp { precision } => Lake::Timestamp {
+            precision: *precision,
+        },
+        TypeKind::TimestampLtz { precision } => Lake::TimestampLtz {
+            precision: *precision,
+        },
         TypeKind::Array(element) => Lake::Array(Box::new(lake_type(element))),
         TypeKind::Map(key, value) => {
             Lake::Map(Box::new(lake_type(key)), Box::new(lake_type(value)))
         }
         TypeKind::Row(fields) => Lake::Row(fields.iter().map(lake_field).collect()),
     };
-    DataType { kind, nullable: ty.nullable }
+    DataType {
+        kind,
+        nullable: ty.nullable,
+    }
 }
 
 fn lake_field(field: &RowField) -> DataField {
@@ -86,7 +103,8 @@ pub fn new_lake_table(path: &TablePath, table: &TableDescriptor) -> Result<NewTa
 
 /// The Paimon options of a Fluss table.
 ///
-/// `bucket` is the count of new partitions and nothing more: each file carries the count of its own partition.
+/// `bucket` is the count of new partitions and nothing more: each file carries the count of its own
+/// partition.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] if a property sets a reserved option.
@@ -130,7 +148,10 @@ pub fn lake_option(path: &TablePath, key: &str) -> Result<Option<String>> {
     if is_lake_option(key) || is_secret {
         return Ok(None);
     }
-    Ok(Some(option.map_or_else(|| format!("{FLUSS_PREFIX}{key}"), str::to_owned)))
+    Ok(Some(option.map_or_else(
+        || format!("{FLUSS_PREFIX}{key}"),
+        str::to_owned,
+    )))
 }
 
 fn check_deletion_vectors(
@@ -139,7 +160,10 @@ fn check_deletion_vectors(
     options: &BTreeMap<String, String>,
 ) -> Result<()> {
     const KEY: &str = "deletion-vectors.enabled";
-    if !options.get(KEY).is_some_and(|text| parse_bool(text) == Ok(true)) {
+    if !options
+        .get(KEY)
+        .is_some_and(|text| parse_bool(text) == Ok(true))
+    {
         return Ok(());
     }
     for key in &table.partition_keys {
@@ -153,25 +177,41 @@ fn check_deletion_vectors(
 }
 
 fn refused(path: &TablePath, key: &str, reason: &str) -> Error {
-    Error::InvalidConfig { path: path.clone(), key: key.to_owned(), reason: reason.to_owned() }
+    Error::InvalidConfig {
+        path: path.clone(),
+        key: key.to_owned(),
+        reason: reason.to_owned(),
+    }
 }
 
-/// Whether a lake table ends in the system columns of releases before 1.0, which its writers go on feeding.
+/// Whether a lake table ends in the system columns of releases before 1.0, which its writers go on
+/// feeding.
 pub fn has_legacy_columns(schema: &TableSchema) -> bool {
-    let names: Vec<&str> = schema.fields.iter().map(|field| field.name.as_str()).collect();
+    let names: Vec<&str> = schema
+        .fields
+        .iter()
+        .map(|field| field.name.as_str())
+        .collect();
     names.ends_with(&LEGACY_COLUMNS)
 }
 
 /// The table's own columns in a lake table: all but the legacy system columns.
 pub fn own_columns(schema: &TableSchema) -> &[DataField] {
-    let system = if has_legacy_columns(schema) { LEGACY_COLUMNS.len() } else { 0 };
-    schema.fields.get(..schema.fields.len().saturating_sub(system)).unwrap_or_default()
+    let system = if has_legacy_columns(schema) {
+        LEGACY_COLUMNS.len()
+    } else {
+        0
+    };
+    schema
+        .fields
+        .get(..schema.fields.len().saturating_sub(system))
+        .unwrap_or_default()
 }
 
 /// Why an existing lake table can't take the rows of `wanted`; `None` if it can.
 ///
-/// Names, types, nullability and order of the columns must be equal, ids and comments needn't; so must keys,
-/// `bucket`, `bucket-key`, partition names, and every option that Paimon never changes.
+/// Names, types, nullability and order of the columns must be equal, ids and comments needn't; so
+/// must keys, `bucket`, `bucket-key`, partition names, and every option that Paimon never changes.
 pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<String> {
     let columns = own_columns(existing);
     if let Some(reason) = column_difference(columns, &wanted.fields) {
@@ -179,7 +219,9 @@ pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<Stri
     }
     if existing.partition_keys != wanted.partition_keys {
         let (theirs, ours) = (&existing.partition_keys, &wanted.partition_keys);
-        return Some(format!("its partition keys are {theirs:?} instead of {ours:?}"));
+        return Some(format!(
+            "its partition keys are {theirs:?} instead of {ours:?}"
+        ));
     }
     if existing.primary_keys != wanted.primary_keys {
         let (theirs, ours) = (&existing.primary_keys, &wanted.primary_keys);
@@ -196,7 +238,9 @@ pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<Stri
         };
         let (theirs, ours) = (value(&existing.options), value(&wanted.options));
         if theirs != ours {
-            return Some(format!("its option `{key}` is `{theirs}` instead of `{ours}`"));
+            return Some(format!(
+                "its option `{key}` is `{theirs}` instead of `{ours}`"
+            ));
         }
     }
     None
@@ -205,11 +249,18 @@ pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<Stri
 /// The first difference between the columns of a lake table and those wanted.
 pub fn column_difference(existing: &[DataField], wanted: &[DataField]) -> Option<String> {
     if existing.len() != wanted.len() {
-        return Some(format!("it has {} columns instead of {}", existing.len(), wanted.len()));
+        return Some(format!(
+            "it has {} columns instead of {}",
+            existing.len(),
+            wanted.len()
+        ));
     }
     for (theirs, ours) in existing.iter().zip(wanted) {
         if theirs.name != ours.name {
-            return Some(format!("it has column `{}` where `{}` belongs", theirs.name, ours.name));
+            return Some(format!(
+                "it has column `{}` where `{}` belongs",
+                theirs.name, ours.name
+            ));
         }
         if bare(&theirs.data_type) != bare(&ours.data_type) {
             let (name, theirs, ours) = (&ours.name, &theirs.data_type, &ours.data_type);
@@ -232,5 +283,8 @@ fn bare(ty: &DataType) -> DataType {
         }
         atomic => atomic.clone(),
     };
-    DataType { kind, nullable: ty.nullable }
+    DataType {
+        kind,
+        nullable: ty.nullable,
+    }
 }

@@ -136,7 +136,9 @@ pub enum Error {
         reason: String,
     },
     /// A replication factor that no table can have here.
-    #[error("table {path}: replication factor {found} is not between 1 and the {servers} tablet servers")]
+    #[error(
+        "table {path}: replication factor {found} is not between 1 and the {servers} tablet servers"
+    )]
     InvalidReplicationFactor {
         /// The table.
         path: TablePath,

@@ -1,7 +1,7 @@
 //! The lake's side of DDL: a lake table is made and changed before the table that feeds it.
 //!
-//! Every call is idempotent, since it runs again in every attempt of a change, and since a coordinator may
-//! die between the lake and the metadata.
+//! Every call is idempotent, since it runs again in every attempt of a change, and since a
+//! coordinator may die between the lake and the metadata.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use weir_protocol::schema::Schema;
 
 use crate::clock::Clock;
 use crate::convert::{
-    LEGACY_COLUMNS, column_difference, has_legacy_columns, incompatibility, lake_column, lake_option,
-    new_lake_table, own_columns,
+    LEGACY_COLUMNS, column_difference, has_legacy_columns, incompatibility, lake_column,
+    lake_option, new_lake_table, own_columns,
 };
 use crate::ddl::TableChange;
 use crate::ddl::properties::{LAKE_DATABASE, LAKE_TABLE};
@@ -38,11 +38,12 @@ pub enum LakeCreation {
 /// What the catalog needs of a lake.
 #[async_trait]
 pub trait LakeCatalog: Send + Sync + fmt::Debug {
-    /// Creates the lake table of a complete descriptor; a compatible one that is there already is fine.
+    /// Creates the lake table of a complete descriptor; a compatible one that is there already is
+    /// fine.
     ///
     /// # Errors
-    /// [`Error::LakeTableAlreadyExist`] if it is there and incompatible, or has rows and `creation` is
-    /// [`LakeCreation::NewTable`]; [`Error::InvalidConfig`]; [`Error::Lake`].
+    /// [`Error::LakeTableAlreadyExist`] if it is there and incompatible, or has rows and `creation`
+    /// is [`LakeCreation::NewTable`]; [`Error::InvalidConfig`]; [`Error::Lake`].
     async fn create_table(
         &self,
         path: &TablePath,
@@ -50,7 +51,8 @@ pub trait LakeCatalog: Send + Sync + fmt::Debug {
         creation: LakeCreation,
     ) -> Result<()>;
 
-    /// Carries changes of properties over; `table` is what they lead to. `Ok(false)` if there is no lake table.
+    /// Carries changes of properties over; `table` is what they lead to. `Ok(false)` if there is no
+    /// lake table.
     async fn alter_options(
         &self,
         path: &TablePath,
@@ -73,7 +75,10 @@ pub trait LakeCatalog: Send + Sync + fmt::Debug {
 /// The name of a table in the lake: its own, unless its properties name another.
 pub fn lake_path(path: &TablePath, table: &TableDescriptor) -> TablePath {
     let name = |key: &str, own: &String| table.properties.get(key).unwrap_or(own).clone();
-    TablePath::new(name(LAKE_DATABASE, &path.database), name(LAKE_TABLE, &path.table))
+    TablePath::new(
+        name(LAKE_DATABASE, &path.database),
+        name(LAKE_TABLE, &path.table),
+    )
 }
 
 /// Paimon's file-system catalog: `WAREHOUSE/DATABASE.db/TABLE`.
@@ -87,12 +92,19 @@ pub struct PaimonCatalog {
 impl PaimonCatalog {
     /// The catalog of the warehouse at `warehouse` in `store`.
     pub fn new(store: Arc<dyn ObjectStore>, warehouse: Path, clock: Arc<dyn Clock>) -> Self {
-        Self { store, warehouse, clock }
+        Self {
+            store,
+            warehouse,
+            clock,
+        }
     }
 
     /// The folder of a lake table, `path` being its name in the lake (see [`lake_path`]).
     pub fn table_root(&self, path: &TablePath) -> Path {
-        self.warehouse.clone().join(format!("{}.db", path.database)).join(path.table.as_str())
+        self.warehouse
+            .clone()
+            .join(format!("{}.db", path.database))
+            .join(path.table.as_str())
     }
 
     /// Opens the lake table of a table; `None` if there is none.
@@ -112,22 +124,34 @@ impl PaimonCatalog {
         wanted: &NewTable,
         creation: LakeCreation,
     ) -> Result<()> {
-        let exists =
-            |reason: String| Error::LakeTableAlreadyExist { path: path.clone(), reason };
-        let schema = lake_table.latest_schema().await.map_err(|e| failed(path, e))?;
+        let exists = |reason: String| Error::LakeTableAlreadyExist {
+            path: path.clone(),
+            reason,
+        };
+        let schema = lake_table
+            .latest_schema()
+            .await
+            .map_err(|e| failed(path, e))?;
         if let Some(reason) = incompatibility(&schema, wanted) {
             return Err(exists(reason));
         }
         if creation == LakeCreation::SwitchedOn {
             return Ok(());
         }
-        match lake_table.latest_snapshot_id().await.map_err(|e| failed(path, e))? {
-            Some(snapshot) => Err(exists(format!("it holds rows already, up to snapshot {snapshot}"))),
+        match lake_table
+            .latest_snapshot_id()
+            .await
+            .map_err(|e| failed(path, e))?
+        {
+            Some(snapshot) => Err(exists(format!(
+                "it holds rows already, up to snapshot {snapshot}"
+            ))),
             None => Ok(()),
         }
     }
 
-    /// Publishes what `change` makes of the latest schema, reading it again when another was faster.
+    /// Publishes what `change` makes of the latest schema, reading it again when another was
+    /// faster.
     async fn evolve(
         &self,
         path: &TablePath,
@@ -135,20 +159,27 @@ impl PaimonCatalog {
         change: impl Fn(&TableSchema) -> Result<Vec<SchemaChange>>,
     ) -> Result<()> {
         for _ in 0..SCHEMA_ATTEMPTS {
-            let schema = lake_table.latest_schema().await.map_err(|e| failed(path, e))?;
+            let schema = lake_table
+                .latest_schema()
+                .await
+                .map_err(|e| failed(path, e))?;
             let changes = change(&schema)?;
             if changes.is_empty() {
                 return Ok(());
             }
-            let next =
-                schema.evolve(&changes, self.clock.now_ms()).map_err(|e| failed(path, e))?;
+            let next = schema
+                .evolve(&changes, self.clock.now_ms())
+                .map_err(|e| failed(path, e))?;
             match lake_table.add_schema(&next).await {
                 Ok(()) => return Ok(()),
                 Err(weir_lake_format::Error::AlreadyExists { .. }) => {}
                 Err(error) => return Err(failed(path, error)),
             }
         }
-        Err(Error::Conflict { what: format!("lake table {path}"), attempts: SCHEMA_ATTEMPTS })
+        Err(Error::Conflict {
+            what: format!("lake table {path}"),
+            attempts: SCHEMA_ATTEMPTS,
+        })
     }
 }
 
@@ -162,7 +193,9 @@ impl LakeCatalog for PaimonCatalog {
     ) -> Result<()> {
         let wanted = new_lake_table(path, table)?;
         if let Some(existing) = self.open(path, table).await? {
-            return self.check_existing(path, &existing, &wanted, creation).await;
+            return self
+                .check_existing(path, &existing, &wanted, creation)
+                .await;
         }
         let schema = TableSchema::create(wanted.clone(), self.clock.now_ms())
             .map_err(|error| failed(path, error))?;
@@ -171,7 +204,10 @@ impl LakeCatalog for PaimonCatalog {
             Ok(_) => Ok(()),
             Err(weir_lake_format::Error::AlreadyExists { .. }) => {
                 match self.open(path, table).await? {
-                    Some(existing) => self.check_existing(path, &existing, &wanted, creation).await,
+                    Some(existing) => {
+                        self.check_existing(path, &existing, &wanted, creation)
+                            .await
+                    }
                     None => Err(gone(path)),
                 }
             }
@@ -185,7 +221,9 @@ impl LakeCatalog for PaimonCatalog {
         table: &TableDescriptor,
         changes: &[TableChange],
     ) -> Result<bool> {
-        let Some(lake_table) = self.open(path, table).await? else { return Ok(false) };
+        let Some(lake_table) = self.open(path, table).await? else {
+            return Ok(false);
+        };
         let mut wanted = Vec::new();
         for change in changes {
             let (key, value) = match change {
@@ -193,7 +231,9 @@ impl LakeCatalog for PaimonCatalog {
                 TableChange::Reset { key } => (key, None),
                 _ => continue,
             };
-            let Some(option) = lake_option(path, key)? else { continue };
+            let Some(option) = lake_option(path, key)? else {
+                continue;
+            };
             if TableSchema::is_immutable_option(&option) {
                 let (path, key) = (path.clone(), key.clone());
                 let reason = "paimon never changes it once a table exists".to_owned();
@@ -202,14 +242,16 @@ impl LakeCatalog for PaimonCatalog {
             wanted.push((option, value));
         }
         self.evolve(path, &lake_table, |schema| {
-            let differs = |(option, value): &&(String, Option<&String>)| {
-                schema.options.get(option) != *value
-            };
+            let differs =
+                |(option, value): &&(String, Option<&String>)| schema.options.get(option) != *value;
             let change = |(option, value): &(String, Option<&String>)| match value {
-                Some(value) => {
-                    SchemaChange::SetOption { name: option.clone(), value: (*value).clone() }
-                }
-                None => SchemaChange::RemoveOption { name: option.clone() },
+                Some(value) => SchemaChange::SetOption {
+                    name: option.clone(),
+                    value: (*value).clone(),
+                },
+                None => SchemaChange::RemoveOption {
+                    name: option.clone(),
+                },
             };
             Ok(wanted.iter().filter(differs).map(change).collect())
         })
@@ -223,7 +265,9 @@ impl LakeCatalog for PaimonCatalog {
         table: &TableDescriptor,
         next: &Schema,
     ) -> Result<()> {
-        let Some(lake_table) = self.open(path, table).await? else { return Err(gone(path)) };
+        let Some(lake_table) = self.open(path, table).await? else {
+            return Err(gone(path));
+        };
         let current: Vec<_> = table.schema.columns.iter().map(lake_column).collect();
         let wanted: Vec<_> = next.columns.iter().map(lake_column).collect();
         self.evolve(path, &lake_table, |schema| {
@@ -235,12 +279,15 @@ impl LakeCatalog for PaimonCatalog {
                 return Err(mismatch(path, &reason));
             }
             let before = has_legacy_columns(schema).then(|| LEGACY_COLUMNS[0].to_owned());
-            let added = wanted.iter().skip(current.len()).map(|column| SchemaChange::AddColumn {
-                name: column.name.clone(),
-                data_type: column.data_type.clone(),
-                description: column.description.clone(),
-                before: before.clone(),
-            });
+            let added = wanted
+                .iter()
+                .skip(current.len())
+                .map(|column| SchemaChange::AddColumn {
+                    name: column.name.clone(),
+                    data_type: column.data_type.clone(),
+                    description: column.description.clone(),
+                    before: before.clone(),
+                });
             Ok(added.collect())
         })
         .await
@@ -249,17 +296,29 @@ impl LakeCatalog for PaimonCatalog {
 
 fn failed(path: &TablePath, error: weir_lake_format::Error) -> Error {
     let retriable = error.is_retriable();
-    Error::Lake { path: path.clone(), source: Box::new(error), retriable }
+    Error::Lake {
+        path: path.clone(),
+        source: Box::new(error),
+        retriable,
+    }
 }
 
 fn gone(path: &TablePath) -> Error {
     let source = "it does not exist: was it deleted by hand?".into();
-    Error::Lake { path: path.clone(), source, retriable: false }
+    Error::Lake {
+        path: path.clone(),
+        source,
+        retriable: false,
+    }
 }
 
 fn mismatch(path: &TablePath, reason: &str) -> Error {
     let source = format!("its columns are not those of the table: {reason}").into();
-    Error::Lake { path: path.clone(), source, retriable: false }
+    Error::Lake {
+        path: path.clone(),
+        source,
+        retriable: false,
+    }
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ pub struct Leadership {
 /// Takes over: whoever had the leadership before can't write any more.
 ///
 /// # Errors
-/// [`Error::Fenced`] if another took over at the same time; [`Error::OutcomeUnknown`] if that can't be told.
+/// [`Error::Fenced`] if another took over at the same time; [`Error::OutcomeUnknown`] if that can't
+/// be told.
 pub async fn take_over(store: &dyn MetadataStore) -> Result<Leadership> {
     const WHAT: &str = "becoming the active coordinator";
     let key = Key::coordinator_epoch();
@@ -32,8 +33,13 @@ pub async fn take_over(store: &dyn MetadataStore) -> Result<Leadership> {
     };
     let txn = Txn::new(None).put(key.clone(), encode_epoch(epoch), expect);
     match store.commit(txn).await {
-        Ok(at) => Ok(Leadership { epoch, fence: Fence { key, at } }),
-        Err(StoreError::Conflict { .. }) => Err(Error::Fenced { what: WHAT.to_owned() }),
+        Ok(at) => Ok(Leadership {
+            epoch,
+            fence: Fence { key, at },
+        }),
+        Err(StoreError::Conflict { .. }) => Err(Error::Fenced {
+            what: WHAT.to_owned(),
+        }),
         Err(error) => Err(Error::from_store(WHAT, error)),
     }
 }

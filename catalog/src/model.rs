@@ -1,14 +1,15 @@
-//! The documents of the store: passive data, byte-compatible with the reference, each with a version.
+//! The documents of the store: passive data, byte-compatible with the reference, each with a
+//! version.
 //!
-//! A document is a JSON object with `version` first. A newer version than ours is refused; older ones are read
-//! for ever. Fields we don't know are kept and written again. Optional fields are left out, never null.
-//! Names and versions as in the reference's `server/zk/data/*JsonSerde`.
+//! A document is a JSON object with `version` first. A newer version than ours is refused; older
+//! ones are read for ever. Fields we don't know are kept and written again. Optional fields are
+//! left out, never null. Names and versions as in the reference's `server/zk/data/*JsonSerde`.
 
 use std::fmt;
 
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::store::{Revision, Versioned};
@@ -48,8 +49,10 @@ pub trait Document: Serialize + DeserializeOwned {
     /// # Errors
     /// [`Error::Corrupt`] and [`Error::NewerVersion`].
     fn decode(what: impl fmt::Display, bytes: &[u8]) -> Result<Self> {
-        let corrupt =
-            |reason: String| Error::Corrupt { what: what.to_string(), reason };
+        let corrupt = |reason: String| Error::Corrupt {
+            what: what.to_string(),
+            reason,
+        };
         let mut fields: Map<String, Value> =
             serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
         let version = match fields.remove("version") {
@@ -61,7 +64,11 @@ pub trait Document: Serialize + DeserializeOwned {
         };
         if version > Self::VERSION {
             let (what, known) = (what.to_string(), Self::VERSION);
-            return Err(Error::NewerVersion { what, found: version, known });
+            return Err(Error::NewerVersion {
+                what,
+                found: version,
+                known,
+            });
         }
         Self::upgrade(version, &mut fields).map_err(corrupt)?;
         let document: Self = serde_json::from_value(Value::Object(fields))
@@ -81,7 +88,10 @@ pub trait Document: Serialize + DeserializeOwned {
             #[serde(flatten)]
             document: &'a T,
         }
-        let envelope = Envelope { version: Self::VERSION, document: self };
+        let envelope = Envelope {
+            version: Self::VERSION,
+            document: self,
+        };
         match serde_json::to_vec(&envelope) {
             Ok(bytes) => Ok(bytes.into()),
             Err(error) => Err(Error::Corrupt {
@@ -107,7 +117,11 @@ impl<T: Document> Stored<T> {
     /// Reads what the store returned for the key `what`.
     pub fn decode(what: impl fmt::Display, entry: &Versioned) -> Result<Self> {
         let document = T::decode(what, &entry.value)?;
-        Ok(Self { document, modified: entry.modified, created: entry.created })
+        Ok(Self {
+            document,
+            modified: entry.modified,
+            created: entry.created,
+        })
     }
 }
 

@@ -1,9 +1,9 @@
 //! The one retry loop: read, decide with a pure function, commit, and on conflict read again.
 //!
-//! Nobody else loops on conflicts. A commit with an unknown outcome is sent again as it is; when it then
-//! conflicts, the entries tell whether the first one was ours. If they don't, the caller gets
-//! [`Error::OutcomeUnknown`]: the decision is not run again, since ours may have been applied and followed by
-//! someone else's.
+//! Nobody else loops on conflicts. A commit with an unknown outcome is sent again as it is; when it
+//! then conflicts, the entries tell whether the first one was ours. If they don't, the caller gets
+//! [`Error::OutcomeUnknown`]: the decision is not run again, since ours may have been applied and
+//! followed by someone else's.
 
 use futures::future::BoxFuture;
 
@@ -41,7 +41,8 @@ pub enum Decision<T> {
 pub struct Updated<T> {
     /// What the decision returned.
     pub value: T,
-    /// The transaction; `None` if nothing was to change, or if it was found to be ours only afterwards.
+    /// The transaction; `None` if nothing was to change, or if it was found to be ours only
+    /// afterwards.
     pub revision: Option<Revision>,
 }
 
@@ -52,8 +53,8 @@ pub struct Updated<T> {
 /// * Waits between attempts: up to 10 ms · 2^attempt, at most 500 ms.
 ///
 /// # Errors
-/// [`Error::Conflict`] after `limit` lost races, [`Error::Fenced`] at once, [`Error::OutcomeUnknown`], and
-/// whatever `decide` returns.
+/// [`Error::Conflict`] after `limit` lost races, [`Error::Fenced`] at once,
+/// [`Error::OutcomeUnknown`], and whatever `decide` returns.
 pub async fn update<'a, T, F>(
     store: &dyn MetadataStore,
     what: &str,
@@ -66,13 +67,28 @@ where
 {
     for index in 0..limit {
         back_off(index).await;
-        let (txn, value) = match decide(Attempt { index, is_last: index + 1 == limit }).await? {
-            Decision::Done(value) => return Ok(Updated { value, revision: None }),
+        let (txn, value) = match decide(Attempt {
+            index,
+            is_last: index + 1 == limit,
+        })
+        .await?
+        {
+            Decision::Done(value) => {
+                return Ok(Updated {
+                    value,
+                    revision: None,
+                });
+            }
             Decision::Again => continue,
             Decision::Commit(txn, value) => (txn, value),
         };
         match store.commit(txn.clone()).await {
-            Ok(revision) => return Ok(Updated { value, revision: Some(revision) }),
+            Ok(revision) => {
+                return Ok(Updated {
+                    value,
+                    revision: Some(revision),
+                });
+            }
             Err(StoreError::Conflict { op, .. }) => {
                 tracing::debug!(what, attempt = index, op, "metadata changed, reading again");
             }
@@ -83,7 +99,10 @@ where
             Err(error) => return Err(Error::from_store(what, error)),
         }
     }
-    Err(Error::Conflict { what: what.to_owned(), attempts: limit })
+    Err(Error::Conflict {
+        what: what.to_owned(),
+        attempts: limit,
+    })
 }
 
 /// Sends a transaction of unknown outcome again until it is known.
@@ -103,7 +122,9 @@ async fn resend(store: &dyn MetadataStore, what: &str, txn: &Txn) -> Result<Opti
             }
         }
     }
-    Err(Error::OutcomeUnknown { what: what.to_owned() })
+    Err(Error::OutcomeUnknown {
+        what: what.to_owned(),
+    })
 }
 
 /// Whether the entries are what `txn` made of them; `None` if they can't be read.

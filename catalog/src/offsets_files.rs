@@ -28,7 +28,8 @@ pub struct OffsetsFiles {
 }
 
 impl OffsetsFiles {
-    /// Files below `root` in `store`; `uri` names the same place for others, like `file:/data/remote`.
+    /// Files below `root` in `store`; `uri` names the same place for others, like
+    /// `file:/data/remote`.
     pub fn new(store: Arc<dyn ObjectStore>, root: Path, uri: impl AsRef<str>) -> Self {
         let uri = normalized(uri.as_ref()).trim_end_matches('/').to_owned();
         Self { store, root, uri }
@@ -43,7 +44,9 @@ impl OffsetsFiles {
         let folder = folder(path, offsets.table_id);
         let bytes = offsets.encode()?;
         let object = self.object(&folder, &name);
-        let put = self.store.put_opts(&object, bytes.into(), PutOptions::from(PutMode::Create));
+        let put = self
+            .store
+            .put_opts(&object, bytes.into(), PutOptions::from(PutMode::Create));
         match tokio::time::timeout(DEADLINE, put).await {
             Ok(Ok(_)) => Ok(format!("{}/{folder}/{name}", self.uri)),
             Ok(Err(error)) => Err(failed(path, error)),
@@ -54,14 +57,19 @@ impl OffsetsFiles {
     /// Reads the file `uri` of a table.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if the file is not below the table's folder, is missing, too large, unreadable or of
-    /// another table; [`Error::Lake`] if the remote store fails.
+    /// [`Error::Corrupt`] if the file is not below the table's folder, is missing, too large,
+    /// unreadable or of another table; [`Error::Lake`] if the remote store fails.
     pub async fn read(&self, path: &TablePath, table: TableId, uri: &str) -> Result<LakeOffsets> {
-        let corrupt = |reason: String| Error::Corrupt { what: uri.to_owned(), reason };
+        let corrupt = |reason: String| Error::Corrupt {
+            what: uri.to_owned(),
+            reason,
+        };
         let folder = folder(path, table);
         let prefix = format!("{}/{folder}/", self.uri);
         let normal = normalized(uri);
-        let name = normal.strip_prefix(&prefix).filter(|name| is_file_name(name));
+        let name = normal
+            .strip_prefix(&prefix)
+            .filter(|name| is_file_name(name));
         let Some(name) = name else {
             return Err(corrupt(format!("it is not below {prefix}")));
         };
@@ -84,7 +92,10 @@ impl OffsetsFiles {
         };
         let offsets = LakeOffsets::decode(uri, &bytes)?;
         if offsets.table_id != table {
-            return Err(corrupt(format!("it is of table {}, not {table}", offsets.table_id)));
+            return Err(corrupt(format!(
+                "it is of table {}, not {table}",
+                offsets.table_id
+            )));
         }
         Ok(offsets)
     }
@@ -97,7 +108,9 @@ impl OffsetsFiles {
         let folder = folder(path, table);
         let normal = normalized(uri);
         let name = normal.strip_prefix(&format!("{}/{folder}/", self.uri));
-        let Some(name) = name.filter(|name| is_file_name(name)) else { return Ok(()) };
+        let Some(name) = name.filter(|name| is_file_name(name)) else {
+            return Ok(());
+        };
         let object = self.object(&folder, name);
         match tokio::time::timeout(DEADLINE, self.store.delete(&object)).await {
             Ok(Ok(()) | Err(object_store::Error::NotFound { .. })) => Ok(()),
@@ -130,5 +143,9 @@ fn normalized(uri: &str) -> String {
 }
 
 fn failed(path: &TablePath, source: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::Lake { path: path.clone(), source: Box::new(source), retriable: true }
+    Error::Lake {
+        path: path.clone(),
+        source: Box::new(source),
+        retriable: true,
+    }
 }

@@ -6,20 +6,20 @@
 //!
 //! * **L1** A read sees every write that was answered before it began.
 //! * **L2** A transaction happens as a whole or not at all, also across a crash.
-//! * **L3** [`Expect::At`] holds if and only if nothing wrote the key since that revision, deletion and
-//!   re-creation included: a revision never comes back.
+//! * **L3** [`Expect::At`] holds if and only if nothing wrote the key since that revision, deletion
+//!   and re-creation included: a revision never comes back.
 //! * **L4** Two transactions never share a revision; one that names a key twice is refused.
 //! * **L5** A failed transaction writes nothing and names the operation that failed.
 //! * **L6** A failed fence is reported before any conflict.
-//! * **L7** After [`StoreError::Unknown`] the same transaction may be sent again: it is applied once or
-//!   not at all.
+//! * **L7** After [`StoreError::Unknown`] the same transaction may be sent again: it is applied
+//!   once or not at all.
 //! * **L8** A watcher sees every change after [`WatchEvent::CaughtUp`], in revision order, or
 //!   [`WatchEvent::Reset`]; never a silent gap.
-//! * **L9** The keys of a lost session vanish, and the owner's [`Session::lost`] resolves before anyone
-//!   can see them gone.
+//! * **L9** The keys of a lost session vanish, and the owner's [`Session::lost`] resolves before
+//!   anyone can see them gone.
 //! * **L10** [`MetadataStore::take_ids`] never hands out a number twice, also across a crash.
-//! * **L11** A value of [`Limits::max_value_bytes`] works; one byte more is [`StoreError::TooLarge`],
-//!   and the store goes on working.
+//! * **L11** A value of [`Limits::max_value_bytes`] works; one byte more is
+//!   [`StoreError::TooLarge`], and the store goes on working.
 //! * **L12** [`MetadataStore::children`] returns direct children only.
 
 use std::fmt;
@@ -53,7 +53,8 @@ pub struct Revision {
 }
 
 impl Revision {
-    /// The revision of the transaction numbered `id`; numbers rise with time and are never used again.
+    /// The revision of the transaction numbered `id`; numbers rise with time and are never used
+    /// again.
     pub fn new(id: u64) -> Self {
         Self { id, aux: 0 }
     }
@@ -160,8 +161,11 @@ pub struct Limits {
 
 impl Limits {
     /// The limits of the stores that live in this process: documents of 256 KiB.
-    pub const EMBEDDED: Limits =
-        Limits { max_value_bytes: 256 << 10, max_ops: 8192, max_txn_bytes: 8 << 20 };
+    pub const EMBEDDED: Limits = Limits {
+        max_value_bytes: 256 << 10,
+        max_ops: 8192,
+        max_txn_bytes: 8 << 20,
+    };
 }
 
 /// A limit of [`Limits`].
@@ -320,15 +324,16 @@ pub trait MetadataStore: Send + Sync + fmt::Debug {
     /// The entries of `prefix` and below, then their changes.
     fn watch(&self, prefix: &Key) -> WatchStream;
 
-    /// Opens a session whose keys vanish within `ttl` + 5 s after its owner is gone. A store that lives in
-    /// this process ends its sessions with [`Self::close_session`] and with the process, not by time.
+    /// Opens a session whose keys vanish within `ttl` + 5 s after its owner is gone. A store that
+    /// lives in this process ends its sessions with [`Self::close_session`] and with the process,
+    /// not by time.
     async fn open_session(&self, ttl: Duration) -> Result<Session>;
 
     /// Ends a session: its owner is told, then its keys are deleted. Ending it twice is fine.
     async fn close_session(&self, session: SessionId) -> Result<()>;
 
-    /// Takes `count` numbers that nobody else gets, from 0 upwards, maybe with gaps. The counter's value is
-    /// the next number as an 8-byte big-endian long.
+    /// Takes `count` numbers that nobody else gets, from 0 upwards, maybe with gaps. The counter's
+    /// value is the next number as an 8-byte big-endian long.
     async fn take_ids(&self, counter: &Key, count: u32) -> Result<Range<u64>>;
 
     /// What this store can take.

@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use crate::store::memory::MemoryStore;
 use crate::store::{
-    Key, Limits, MetadataStore, Page, Result, Revision, Session, SessionId, StoreError, Txn, Versioned,
-    WatchStream,
+    Key, Limits, MetadataStore, Page, Result, Revision, Session, SessionId, StoreError, Txn,
+    Versioned, WatchStream,
 };
 
 /// What happens to a call.
@@ -50,7 +50,10 @@ impl std::fmt::Debug for FaultyStore {
 
 impl FaultyStore {
     pub(crate) fn new(inner: MemoryStore) -> Self {
-        Self { inner, script: Mutex::default() }
+        Self {
+            inner,
+            script: Mutex::default(),
+        }
     }
 
     /// Starts counting again, and forgets all faults.
@@ -74,19 +77,28 @@ impl FaultyStore {
     }
 
     /// Runs `hook` right before commit number `commit`.
-    pub(crate) fn before_commit(&self, commit: u32, hook: impl FnOnce(&MemoryStore) + Send + 'static) {
+    pub(crate) fn before_commit(
+        &self,
+        commit: u32,
+        hook: impl FnOnce(&MemoryStore) + Send + 'static,
+    ) {
         self.script.lock().hooks.insert(commit, Box::new(hook));
     }
 
     fn count_call(&self) -> Option<Fault> {
         let mut script = self.script.lock();
         script.calls += 1;
-        script.failing_call.filter(|(call, _)| *call == script.calls).map(|(_, fault)| fault)
+        script
+            .failing_call
+            .filter(|(call, _)| *call == script.calls)
+            .map(|(_, fault)| fault)
     }
 
     fn read(&self) -> Result<()> {
         match self.count_call() {
-            Some(_) => Err(StoreError::Unavailable { reason: "told to fail".to_owned() }),
+            Some(_) => Err(StoreError::Unavailable {
+                reason: "told to fail".to_owned(),
+            }),
             None => Ok(()),
         }
     }
@@ -120,7 +132,10 @@ impl MetadataStore for FaultyStore {
             let mut script = self.script.lock();
             script.commits += 1;
             let commit = script.commits;
-            (script.failing_commits.remove(&commit), script.hooks.remove(&commit))
+            (
+                script.failing_commits.remove(&commit),
+                script.hooks.remove(&commit),
+            )
         };
         if let Some(hook) = hook {
             hook(&self.inner);
@@ -128,9 +143,9 @@ impl MetadataStore for FaultyStore {
         match call_fault.or(fault) {
             None => self.inner.commit(txn).await,
             Some(Fault::LostRequest) => Err(StoreError::Unknown),
-            Some(Fault::Unavailable) => {
-                Err(StoreError::Unavailable { reason: "told to fail".to_owned() })
-            }
+            Some(Fault::Unavailable) => Err(StoreError::Unavailable {
+                reason: "told to fail".to_owned(),
+            }),
             Some(Fault::LostReply) => match self.inner.commit(txn).await {
                 Ok(_) => Err(StoreError::Unknown),
                 error => error,

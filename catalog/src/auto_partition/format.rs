@@ -5,10 +5,11 @@ use jiff::Zoned;
 use super::TimeUnit;
 use crate::ddl::names;
 
-/// A pattern of fixed-width fields, from the year down to the unit, so that text order is time order.
+/// A pattern of fixed-width fields, from the year down to the unit, so that text order is time
+/// order.
 ///
-/// The letters are the reference's (Java's `DateTimeFormatter`): `yyyy` or `uuuu`, `Q`, `MM`, `dd`, `HH`, and
-/// literals, quoted or not a letter.
+/// The letters are the reference's (Java's `DateTimeFormatter`): `yyyy` or `uuuu`, `Q`, `MM`, `dd`,
+/// `HH`, and literals, quoted or not a letter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimeFormat {
     parts: Vec<Part>,
@@ -73,19 +74,28 @@ fn fields_of(unit: TimeUnit) -> &'static [Field] {
 impl TimeFormat {
     /// The format of a unit where none is named, for instance `yyyyMMdd`.
     pub fn of_unit(unit: TimeUnit) -> Self {
-        Self { parts: fields_of(unit).iter().map(|field| Part::Field(*field)).collect() }
+        Self {
+            parts: fields_of(unit)
+                .iter()
+                .map(|field| Part::Field(*field))
+                .collect(),
+        }
     }
 
     /// Reads a pattern for `unit`.
     ///
     /// # Errors
-    /// A text for the end of a sentence: a letter we don't know, a field with another width, other fields or
-    /// another order than the unit has, or literals that make no partition value.
+    /// A text for the end of a sentence: a letter we don't know, a field with another width, other
+    /// fields or another order than the unit has, or literals that make no partition value.
     pub fn parse(pattern: &str, unit: TimeUnit) -> Result<Self, String> {
-        let format = Self { parts: parse_parts(pattern)? };
+        let format = Self {
+            parts: parse_parts(pattern)?,
+        };
         if format.fields().ne(fields_of(unit).iter().copied()) {
             let expected = Self::of_unit(unit).pattern();
-            return Err(format!("`{pattern}` must have the fields of `{expected}` in this order"));
+            return Err(format!(
+                "`{pattern}` must have the fields of `{expected}` in this order"
+            ));
         }
         let sample = format.write_fields(|field| *field.range().end());
         match names::check_new(&sample) {
@@ -115,17 +125,23 @@ impl TimeFormat {
         for part in &self.parts {
             let next = match part {
                 Part::Literal(literal) => rest.strip_prefix(literal.as_str()),
-                Part::Field(field) => rest.split_at_checked(field.width()).and_then(|(digits, rest)| {
-                    let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
-                    let number = digits.parse().ok().filter(|n| is_number && field.range().contains(n))?;
-                    match field {
-                        Field::Year => date[0] = number,
-                        Field::Month => date[1] = number,
-                        Field::Day => date[2] = number,
-                        Field::Quarter | Field::Hour => {}
-                    }
-                    Some(rest)
-                }),
+                Part::Field(field) => {
+                    rest.split_at_checked(field.width())
+                        .and_then(|(digits, rest)| {
+                            let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+                            let number = digits
+                                .parse()
+                                .ok()
+                                .filter(|n| is_number && field.range().contains(n))?;
+                            match field {
+                                Field::Year => date[0] = number,
+                                Field::Month => date[1] = number,
+                                Field::Day => date[2] = number,
+                                Field::Quarter | Field::Hour => {}
+                            }
+                            Some(rest)
+                        })
+                }
             };
             match next {
                 Some(next) => rest = next,
@@ -143,7 +159,9 @@ impl TimeFormat {
             Part::Field(Field::Month) => "MM".to_owned(),
             Part::Field(Field::Day) => "dd".to_owned(),
             Part::Field(Field::Hour) => "HH".to_owned(),
-            Part::Literal(text) if text.contains(|c: char| c.is_ascii_alphabetic()) => format!("'{text}'"),
+            Part::Literal(text) if text.contains(|c: char| c.is_ascii_alphabetic()) => {
+                format!("'{text}'")
+            }
             Part::Literal(text) => text.clone(),
         });
         parts.collect()
@@ -167,7 +185,9 @@ impl TimeFormat {
 
 fn is_date([year, month, day]: [u32; 3]) -> bool {
     let numbers = (i16::try_from(year), i8::try_from(month), i8::try_from(day));
-    let (Ok(year), Ok(month), Ok(day)) = numbers else { return false };
+    let (Ok(year), Ok(month), Ok(day)) = numbers else {
+        return false;
+    };
     jiff::civil::Date::new(year, month, day).is_ok()
 }
 
@@ -195,7 +215,9 @@ fn parse_parts(pattern: &str) -> Result<Vec<Part>, String> {
                 };
                 if width != field.width() {
                     let expected = field.width();
-                    return Err(format!("field `{letter}` of `{pattern}` must have width {expected}"));
+                    return Err(format!(
+                        "field `{letter}` of `{pattern}` must have width {expected}"
+                    ));
                 }
                 parts.push(Part::Field(field));
             }

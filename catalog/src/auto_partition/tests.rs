@@ -17,7 +17,12 @@ fn table(unit: TimeUnit, zone: &str) -> AutoPartition {
 }
 
 fn partition(id: i64, time: &str, progress: Progress) -> KnownPartition {
-    KnownPartition { id: PartitionId(id), name: time.to_owned(), time: time.to_owned(), progress }
+    KnownPartition {
+        id: PartitionId(id),
+        name: time.to_owned(),
+        time: time.to_owned(),
+        progress,
+    }
 }
 
 fn create(now: &str, table: &AutoPartition) -> Vec<String> {
@@ -28,29 +33,55 @@ fn create(now: &str, table: &AutoPartition) -> Vec<String> {
 fn partitions_are_created_ahead_in_each_unit() {
     let now = "2024-12-31T23:30:00Z";
     assert_eq!(create(now, &table(TimeUnit::Year, "UTC")), ["2024", "2025"]);
-    assert_eq!(create(now, &table(TimeUnit::Quarter, "UTC")), ["20244", "20251"]);
-    assert_eq!(create(now, &table(TimeUnit::Month, "UTC")), ["202412", "202501"]);
-    assert_eq!(create(now, &table(TimeUnit::Day, "UTC")), ["20241231", "20250101"]);
-    assert_eq!(create(now, &table(TimeUnit::Hour, "UTC")), ["2024123123", "2025010100"]);
+    assert_eq!(
+        create(now, &table(TimeUnit::Quarter, "UTC")),
+        ["20244", "20251"]
+    );
+    assert_eq!(
+        create(now, &table(TimeUnit::Month, "UTC")),
+        ["202412", "202501"]
+    );
+    assert_eq!(
+        create(now, &table(TimeUnit::Day, "UTC")),
+        ["20241231", "20250101"]
+    );
+    assert_eq!(
+        create(now, &table(TimeUnit::Hour, "UTC")),
+        ["2024123123", "2025010100"]
+    );
 }
 
 #[test]
 fn days_begin_in_the_tables_zone() {
     let now = "2024-02-28T20:00:00Z";
-    assert_eq!(create(now, &table(TimeUnit::Day, "Asia/Shanghai")), ["20240229", "20240301"]);
-    assert_eq!(create(now, &table(TimeUnit::Day, "America/New_York")), ["20240228", "20240229"]);
+    assert_eq!(
+        create(now, &table(TimeUnit::Day, "Asia/Shanghai")),
+        ["20240229", "20240301"]
+    );
+    assert_eq!(
+        create(now, &table(TimeUnit::Day, "America/New_York")),
+        ["20240228", "20240229"]
+    );
 }
 
 #[test]
 fn a_lost_hour_of_daylight_saving_makes_no_gap() {
     let now = "2024-03-31T00:30:00Z";
-    assert_eq!(create(now, &table(TimeUnit::Hour, "Europe/Berlin")), ["2024033101", "2024033103"]);
+    assert_eq!(
+        create(now, &table(TimeUnit::Hour, "Europe/Berlin")),
+        ["2024033101", "2024033103"]
+    );
 }
 
 #[test]
 fn what_exists_is_not_created_again() {
     let known = [partition(1, "20240101", Progress::NoLake)];
-    let plan = plan(ms("2024-01-01T10:00:00Z"), &table(TimeUnit::Day, "UTC"), 1, &known);
+    let plan = plan(
+        ms("2024-01-01T10:00:00Z"),
+        &table(TimeUnit::Day, "UTC"),
+        1,
+        &known,
+    );
     assert_eq!(plan.create, ["20240102"]);
 }
 
@@ -71,7 +102,12 @@ fn old_partitions_go_oldest_first_and_only_when_wholly_in_the_lake() {
         partition(8, "20231399", Progress::NoLake),
         partition(9, "__historical__", Progress::NoLake),
     ];
-    let plan = plan(ms("2024-01-10T10:00:00Z"), &table(TimeUnit::Day, "UTC"), 1, &known);
+    let plan = plan(
+        ms("2024-01-10T10:00:00Z"),
+        &table(TimeUnit::Day, "UTC"),
+        1,
+        &known,
+    );
     assert_eq!(plan.drop, [PartitionId(2), PartitionId(1)]);
     assert_eq!(plan.waiting, 3);
 }
@@ -90,18 +126,27 @@ fn negative_retention_keeps_everything_and_disabled_does_nothing() {
 
 #[test]
 fn several_partition_columns_create_nothing_ahead() {
-    let plan = plan(ms("2024-01-10T10:00:00Z"), &table(TimeUnit::Day, "UTC"), 2, &[]);
+    let plan = plan(
+        ms("2024-01-10T10:00:00Z"),
+        &table(TimeUnit::Day, "UTC"),
+        2,
+        &[],
+    );
     assert_eq!(plan.create, Vec::<String>::new());
 }
 
 #[test]
 fn a_plan_is_bounded() {
-    let partitions: Vec<_> =
-        (0..500).map(|id| partition(id, &format!("{:04}", 1000 + id), Progress::NoLake)).collect();
+    let partitions: Vec<_> = (0..500)
+        .map(|id| partition(id, &format!("{:04}", 1000 + id), Progress::NoLake))
+        .collect();
     let mut table = table(TimeUnit::Year, "UTC");
     table.precreate = 10_000;
     let plan = plan(ms("2024-01-10T10:00:00Z"), &table, 1, &partitions);
-    assert_eq!((plan.create.len(), plan.drop.len()), (MAX_CHANGES, MAX_CHANGES));
+    assert_eq!(
+        (plan.create.len(), plan.drop.len()),
+        (MAX_CHANGES, MAX_CHANGES)
+    );
 }
 
 #[test]
@@ -115,11 +160,29 @@ fn formats_are_read_written_and_refused_with_a_reason() {
         let text = format.write(&time.to_zoned(TimeZone::UTC));
         assert!(format.fits(&text), "{pattern} {text}");
     }
-    for pattern in ["", "yyyyMM", "MMddyyyy", "yyMMdd", "yyyy/MM/dd", "yyyyMMdd[HH]", "yyyyMMddx", "'a", "yyyyMMddHH"] {
+    for pattern in [
+        "",
+        "yyyyMM",
+        "MMddyyyy",
+        "yyMMdd",
+        "yyyy/MM/dd",
+        "yyyyMMdd[HH]",
+        "yyyyMMddx",
+        "'a",
+        "yyyyMMddHH",
+    ] {
         assert!(parse(pattern).is_err(), "{pattern}");
     }
     let format = parse("yyyy-MM-dd").unwrap();
-    for text in ["2024-02-30", "2024-2-3", "20240203", "2024-02-03x", "", "2024-13-01", "+024-01-01"] {
+    for text in [
+        "2024-02-30",
+        "2024-2-3",
+        "20240203",
+        "2024-02-03x",
+        "",
+        "2024-13-01",
+        "+024-01-01",
+    ] {
         assert!(!format.fits(text), "{text}");
     }
 }

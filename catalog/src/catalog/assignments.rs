@@ -1,5 +1,6 @@
 //! Which servers hold buckets, who leads them, and which servers live.
 
+use futures::FutureExt;
 use weir_protocol::ids::{PartitionId, ServerId, TableBucket, TableId};
 
 use super::Catalog;
@@ -7,14 +8,16 @@ use crate::model::assignment::Assignment;
 use crate::model::leader_isr::LeaderIsr;
 use crate::model::tablet_server::TabletServer;
 use crate::model::{Document, Stored};
-use crate::store::{Expect, Key, Revision, SessionId};
+use crate::occ::{self, Decision};
+use crate::store::{Expect, Key, Revision, SessionId, Txn};
 use crate::{Error, Result};
 
 /// Leaders written in one transaction, as the reference does.
 const LEADERS_PER_TXN: usize = 1024;
 
 impl Catalog {
-    /// The assignment of a table (`partition` is `None`) or of a partition; `None` if there is none.
+    /// The assignment of a table (`partition` is `None`) or of a partition; `None` if there is
+    /// none.
     pub async fn get_assignment(
         &self,
         table: TableId,
@@ -23,8 +26,8 @@ impl Catalog {
         self.get(&Key::assignment_of(table, partition)).await
     }
 
-    /// Ids that have an assignment: of tables, and of partitions. At start, one whose table or partition is
-    /// unknown is a drop that was not finished.
+    /// Ids that have an assignment: of tables, and of partitions. At start, one whose table or
+    /// partition is unknown is a drop that was not finished.
     ///
     /// A partitioned table that has a lake snapshot but no assignment is not among them.
     pub async fn list_assignments(&self) -> Result<(Vec<TableId>, Vec<PartitionId>)> {
@@ -46,9 +49,19 @@ impl Catalog {
     }
 
     /// Leaders of buckets, in the order asked for; `None` where none was elected yet.
-    pub async fn get_leaders(&self, buckets: &[TableBucket]) -> Result<Vec<Option<Stored<LeaderIsr>>>> {
-        let keys: Vec<Key> = buckets.iter().map(|bucket| Key::leader_isr(*bucket)).collect();
-        let found = self.store.get_many(&keys).await.map_err(Error::store("reading leaders"))?;
+    pub async fn get_leaders(
+        &self,
+        buckets: &[TableBucket],
+    ) -> Result<Vec<Option<Stored<LeaderIsr>>>> {
+        let keys: Vec<Key> = buckets
+            .iter()
+            .map(|bucket| Key::leader_isr(*bucket))
+            .collect();
+        let found = self
+            .store
+            .get_many(&keys)
+            .await
+            .map_err(Error::store("reading leaders"))?;
         let decode = |(key, entry): (&Key, Option<_>)| match entry {
             Some(entry) => Stored::decode(key, &entry).map(Some),
             None => Ok(None),
@@ -72,19 +85,26 @@ impl Catalog {
         Ok(())
     }
 
-    /// Forgets the buckets of a dropped table and what the lake has of it. Partitions are forgotten each.
+    /// Forgets the buckets of a dropped table and what the lake has of it. Partitions are forgotten
+    /// each.
     pub async fn finish_table_drop(&self, table: TableId) -> Result<()> {
         let txn = self
             .txn()
             .delete_tree(Key::table_assignment(table), Expect::Any)
             .delete_tree(Key::tiering(table), Expect::Any);
-        self.commit_once("forgetting a dropped table", txn).await.map(drop)
+        self.commit_once("forgetting a dropped table", txn)
+            .await
+            .map(drop)
     }
 
     /// Forgets the buckets of a dropped partition.
     pub async fn finish_partition_drop(&self, partition: PartitionId) -> Result<()> {
-        let txn = self.txn().delete_tree(Key::partition_assignment(partition), Expect::Any);
-        self.commit_once("forgetting a dropped partition", txn).await.map(drop)
+        let txn = self
+            .txn()
+            .delete_tree(Key::partition_assignment(partition), Expect::Any);
+        self.commit_once("forgetting a dropped partition", txn)
+            .await
+            .map(drop)
     }
 
     /// Registers a live tablet server for as long as `session` lasts.
@@ -100,7 +120,7 @@ impl Catalog {
         let key = Key::tablet_server(server);
         let what = format!("registering tablet server {server}");
         // Unfenced: a server registers whoever coordinates.
-        let txn = crate::store::Txn::new(None);
+        let txn = Txn::new(None);
         let txn = txn.put_ephemeral(key, registration.encode()?, Expect::Absent, session);
         self.commit_once(&what, txn).await.map(drop)
     }
@@ -120,19 +140,20 @@ impl Catalog {
     }
 
     /// Commits without reading first, and so without trying again on conflict.
-    pub(super) async fn commit_once(&self, what: &str, txn: crate::store::Txn) -> Result<Option<Revision>> {
-        use futures::FutureExt;
+    pub(super) async fn commit_once(&self, what: &str, txn: Txn) -> Result<Option<Revision>> {
         let (mut txn, attempts) = (Some(txn), 1);
         let decide = |_| {
             let txn = txn.take();
             async move {
                 Ok(match txn {
-                    Some(txn) => crate::occ::Decision::Commit(txn, ()),
-                    None => crate::occ::Decision::Again,
+                    Some(txn) => Decision::Commit(txn, ()),
+                    None => Decision::Again,
                 })
             }
             .boxed()
         };
-        Ok(crate::occ::update(&*self.store, what, attempts, decide).await?.revision)
+        Ok(occ::update(&*self.store, what, attempts, decide)
+            .await?
+            .revision)
     }
 }

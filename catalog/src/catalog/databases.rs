@@ -11,13 +11,13 @@ use crate::ddl::names;
 use crate::model::database::Database;
 use crate::model::{Document, Stored, Unknown};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
-use crate::store::{Expect, Key};
+use crate::store::{Expect, Key, StoreError, Txn};
 use crate::{Error, Result};
 
 /// The database that every cluster has.
 pub const DEFAULT_DATABASE: &str = "fluss";
-/// Our private field of a database that may be about to go: creating a table in it then rewrites it, which
-/// makes the drop look again.
+/// Our private field of a database that may be about to go: creating a table in it then rewrites
+/// it, which makes the drop look again.
 const DROPPING: &str = "x_dropping";
 
 /// One change of a database.
@@ -66,7 +66,10 @@ impl Catalog {
         descriptor: &DatabaseDescriptor,
         if_exists: IfExists,
     ) -> Result<Created<()>> {
-        let invalid = |reason| Error::InvalidDatabase { database: name.to_owned(), reason };
+        let invalid = |reason| Error::InvalidDatabase {
+            database: name.to_owned(),
+            reason,
+        };
         names::check_new(name).map_err(invalid)?;
         let key = Key::database(name).map_err(bad_key(name))?;
         let what = format!("creating database `{name}`");
@@ -76,9 +79,9 @@ impl Catalog {
                 if self.get::<Database>(&key).await?.is_some() {
                     return match if_exists {
                         IfExists::Ignore => Ok(Decision::Done(Created::Existing(()))),
-                        IfExists::Fail => {
-                            Err(Error::DatabaseAlreadyExist { database: name.to_owned() })
-                        }
+                        IfExists::Fail => Err(Error::DatabaseAlreadyExist {
+                            database: name.to_owned(),
+                        }),
                     };
                 }
                 let now_ms = self.clock.now_ms();
@@ -144,7 +147,9 @@ impl Catalog {
                 }
                 next.modified_time = self.clock.now_ms();
                 let key = Key::database(name).map_err(bad_key(name))?;
-                let txn = self.txn().put(key, next.encode()?, Expect::At(found.modified));
+                let txn = self
+                    .txn()
+                    .put(key, next.encode()?, Expect::At(found.modified));
                 Ok(Decision::Commit(txn, ()))
             }
             .boxed()
@@ -155,8 +160,8 @@ impl Catalog {
 
     /// Drops a database.
     ///
-    /// Two transactions: the first marks the database, so that a table created meanwhile is not lost; the
-    /// second deletes it. A crash in between leaves a database that works as before.
+    /// Two transactions: the first marks the database, so that a table created meanwhile is not
+    /// lost; the second deletes it. A crash in between leaves a database that works as before.
     ///
     /// # Errors
     /// [`Error::DatabaseProtected`], [`Error::DatabaseNotExist`], [`Error::DatabaseNotEmpty`].
@@ -167,7 +172,9 @@ impl Catalog {
         contents: Contents,
     ) -> Result<DroppedDatabase> {
         if name == DEFAULT_DATABASE {
-            return Err(Error::DatabaseProtected { database: name.to_owned() });
+            return Err(Error::DatabaseProtected {
+                database: name.to_owned(),
+            });
         }
         let what = format!("dropping database `{name}`");
         let dropped = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
@@ -186,18 +193,24 @@ impl Catalog {
         let Some(found) = self.database_or(name, if_missing).await? else {
             return Ok(Decision::Done(DroppedDatabase::default()));
         };
-        let not_empty = || Error::DatabaseNotEmpty { database: name.to_owned() };
+        let not_empty = || Error::DatabaseNotEmpty {
+            database: name.to_owned(),
+        };
         let key = Key::database(name).map_err(bad_key(name))?;
         let tables_key = Key::tables(name).map_err(bad_key(name))?;
         if contents == Contents::MustBeEmpty && !self.children(&tables_key).await?.is_empty() {
             return Err(not_empty());
         }
         let mut marked = found.document.clone();
-        marked.unknown.insert(DROPPING.to_owned(), Value::Bool(true));
-        let mark = self.txn().put(key.clone(), marked.encode()?, Expect::At(found.modified));
+        marked
+            .unknown
+            .insert(DROPPING.to_owned(), Value::Bool(true));
+        let mark = self
+            .txn()
+            .put(key.clone(), marked.encode()?, Expect::At(found.modified));
         let marked_at = match self.store.commit(mark).await {
             Ok(at) => at,
-            Err(crate::store::StoreError::Conflict { .. } | crate::store::StoreError::Unknown) => {
+            Err(StoreError::Conflict { .. } | StoreError::Unknown) => {
                 return Ok(Decision::Again);
             }
             Err(error) => return Err(Error::from_store(key.as_str(), error)),
@@ -208,7 +221,11 @@ impl Catalog {
                 return Err(not_empty());
             }
             let path = TablePath::new(name, table);
-            if let Some(DroppedTable { table_id, partitions }) = self.contents(&path).await? {
+            if let Some(DroppedTable {
+                table_id,
+                partitions,
+            }) = self.contents(&path).await?
+            {
                 dropped.tables.push((path, table_id, partitions));
             }
         }
@@ -217,9 +234,15 @@ impl Catalog {
     }
 
     /// The database, or what `if_missing` makes of its absence.
-    async fn database_or(&self, name: &str, if_missing: IfMissing) -> Result<Option<Stored<Database>>> {
+    async fn database_or(
+        &self,
+        name: &str,
+        if_missing: IfMissing,
+    ) -> Result<Option<Stored<Database>>> {
         match (self.get_database(name).await?, if_missing) {
-            (None, IfMissing::Fail) => Err(Error::DatabaseNotExist { database: name.to_owned() }),
+            (None, IfMissing::Fail) => Err(Error::DatabaseNotExist {
+                database: name.to_owned(),
+            }),
             (found, _) => Ok(found),
         }
     }
@@ -227,10 +250,10 @@ impl Catalog {
     /// Adds to a transaction what a table created in `database` needs of it.
     pub(super) fn keep_database(
         &self,
-        txn: crate::store::Txn,
+        txn: Txn,
         name: &str,
         database: &Stored<Database>,
-    ) -> Result<crate::store::Txn> {
+    ) -> Result<Txn> {
         let key = Key::database(name).map_err(bad_key(name))?;
         let expect = Expect::At(database.modified);
         if !database.document.unknown.contains_key(DROPPING) {

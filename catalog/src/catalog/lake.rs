@@ -62,7 +62,8 @@ impl Catalog {
     /// A lake snapshot of a table, with the offsets it holds rows up to.
     ///
     /// # Errors
-    /// [`Error::LakeSnapshotNotExist`] if there is none such; [`Error::Corrupt`] if its file is bad.
+    /// [`Error::LakeSnapshotNotExist`] if there is none such; [`Error::Corrupt`] if its file is
+    /// bad.
     pub async fn get_lake_snapshot(
         &self,
         path: &TablePath,
@@ -90,10 +91,11 @@ impl Catalog {
         }
     }
 
-    /// Writes the offsets file of a round that is about to be committed to the lake, and returns its URI.
+    /// Writes the offsets file of a round that is about to be committed to the lake, and returns
+    /// its URI.
     ///
-    /// * `new`: end offsets of the buckets of the round; they take the place of those committed before, and
-    ///   the others stay, except those of partitions that are gone.
+    /// * `new`: end offsets of the buckets of the round; they take the place of those committed
+    ///   before, and the others stay, except those of partitions that are gone.
     /// * `previous`: [`OffsetsPolicy::MayFall`] starts from nothing.
     ///
     /// # Errors
@@ -106,16 +108,20 @@ impl Catalog {
         previous: OffsetsPolicy,
     ) -> Result<String> {
         let table = self.table_with_id(path, new.table_id).await?;
-        new.check().map_err(|reason| refused(new.table_id, -1, reason))?;
-        let is_possible = |bucket: &Bucket| usize::try_from(bucket.1.0).is_ok_and(|b| b < MAX_BUCKETS);
+        new.check()
+            .map_err(|reason| refused(new.table_id, -1, reason))?;
+        let is_possible =
+            |bucket: &Bucket| usize::try_from(bucket.1.0).is_ok_and(|b| b < MAX_BUCKETS);
         if let Some((_, bucket)) = new.end_offsets.keys().find(|bucket| !is_possible(bucket)) {
-            return Err(refused(new.table_id, -1, format!("there is no bucket {bucket}")));
+            return Err(refused(
+                new.table_id,
+                -1,
+                format!("there is no bucket {bucket}"),
+            ));
         }
         let mut merged = match previous {
             OffsetsPolicy::MayFall => new.clone(),
-            OffsetsPolicy::OnlyRise => {
-                self.get_lake_offsets(path, new.table_id).await?.merged(new)
-            }
+            OffsetsPolicy::OnlyRise => self.get_lake_offsets(path, new.table_id).await?.merged(new),
         };
         if table.descriptor.is_partitioned() {
             let live = self.live_partitions(path).await?;
@@ -127,17 +133,20 @@ impl Catalog {
         self.files(new.table_id)?.write(path, &merged).await
     }
 
-    /// Makes a lake snapshot the current one of a table: compare-and-set, so that two committers can't
-    /// overwrite each other. The same commit again changes nothing. Returns the snapshots that are no longer
-    /// named; their files may be deleted.
+    /// Makes a lake snapshot the current one of a table: compare-and-set, so that two committers
+    /// can't overwrite each other. The same commit again changes nothing. Returns the snapshots
+    /// that are no longer named; their files may be deleted.
     ///
     /// # Errors
     /// [`Error::TableNotExist`], [`Error::TableIdNotExist`] if the table was re-created,
-    /// [`Error::InvalidLakeSnapshot`] if an offset goes back against the policy, [`Error::Corrupt`] if a file
-    /// is bad or of another table.
+    /// [`Error::InvalidLakeSnapshot`] if an offset goes back against the policy, [`Error::Corrupt`]
+    /// if a file is bad or of another table.
     pub async fn commit_lake_snapshot(&self, commit: LakeCommit<'_>) -> Result<Vec<LakeSnapshot>> {
         let commit = &commit;
-        let what = format!("committing lake snapshot {} of {}", commit.snapshot_id, commit.path);
+        let what = format!(
+            "committing lake snapshot {} of {}",
+            commit.snapshot_id, commit.path
+        );
         let committed = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
             self.decide_lake_commit(commit).boxed()
         })
@@ -179,10 +188,10 @@ impl Catalog {
             }
         }
         let (next, dropped) = current.with(snapshot, commit.earliest_to_keep);
-        let txn = self
-            .txn()
-            .put(key, next.encode()?, expect)
-            .check(Key::table(path).map_err(bad_key(path))?, Expect::Incarnation(table.created));
+        let txn = self.txn().put(key, next.encode()?, expect).check(
+            Key::table(path).map_err(bad_key(path))?,
+            Expect::Incarnation(table.created),
+        );
         Ok(Decision::Commit(txn, dropped))
     }
 
@@ -198,7 +207,10 @@ impl Catalog {
             None => format!("bucket {bucket}"),
         };
         if let Some((bucket, before, now)) = tiered.first_regression(earlier) {
-            return Ok(Some(format!("{} would go back from {before} to {now}", name(bucket))));
+            return Ok(Some(format!(
+                "{} would go back from {before} to {now}",
+                name(bucket)
+            )));
         }
         let is_missing = |bucket: &&Bucket| !tiered.end_offsets.contains_key(bucket);
         let missing: Vec<&Bucket> = earlier.end_offsets.keys().filter(is_missing).collect();
@@ -213,7 +225,10 @@ impl Catalog {
 
     async fn live_partitions(&self, path: &TablePath) -> Result<BTreeSet<PartitionId>> {
         let documents = self.partition_documents(path).await?;
-        Ok(documents.iter().map(|(_, found)| found.document.partition_id).collect())
+        Ok(documents
+            .iter()
+            .map(|(_, found)| found.document.partition_id)
+            .collect())
     }
 
     async fn table_with_id(&self, path: &TablePath, table_id: TableId) -> Result<Table> {
@@ -232,18 +247,30 @@ impl Catalog {
     ) -> Result<LakeOffsets> {
         match &snapshot.inline {
             Some(offsets) => Ok(offsets.clone()),
-            None => self.files(table)?.read(path, table, &snapshot.tiered_offsets).await,
+            None => {
+                self.files(table)?
+                    .read(path, table, &snapshot.tiered_offsets)
+                    .await
+            }
         }
     }
 
     /// The folder of offsets files.
     fn files(&self, table: TableId) -> Result<&OffsetsFiles> {
         self.offsets_files.as_ref().ok_or_else(|| {
-            refused(table, -1, "this catalog has no folder for offsets files".to_owned())
+            refused(
+                table,
+                -1,
+                "this catalog has no folder for offsets files".to_owned(),
+            )
         })
     }
 }
 
 fn refused(table: TableId, snapshot_id: i64, reason: String) -> Error {
-    Error::InvalidLakeSnapshot { table, snapshot_id, reason }
+    Error::InvalidLakeSnapshot {
+        table,
+        snapshot_id,
+        reason,
+    }
 }

@@ -29,19 +29,24 @@ pub struct NewPartition<'a> {
 }
 
 impl Catalog {
-    /// Creates a partition: its document and its assignment in one transaction, with the bucket count that
-    /// the table has at that moment. Altering the table meanwhile does no harm; re-creating it makes this fail.
+    /// Creates a partition: its document and its assignment in one transaction, with the bucket
+    /// count that the table has at that moment. Altering the table meanwhile does no harm;
+    /// re-creating it makes this fail.
     ///
     /// # Errors
     /// [`Error::TableNotExist`], [`Error::TableNotPartitioned`], [`Error::InvalidPartition`],
-    /// [`Error::PartitionAlreadyExist`], [`Error::TooManyPartitions`], [`Error::InvalidReplicationFactor`].
+    /// [`Error::PartitionAlreadyExist`], [`Error::TooManyPartitions`],
+    /// [`Error::InvalidReplicationFactor`].
     pub async fn create_partition(
         &self,
         request: NewPartition<'_>,
         if_exists: IfExists,
     ) -> Result<Created<Partition>> {
         let (path, ids) = (request.path, &Ids::default());
-        let (request, what) = (&request, format!("creating partition {} of {path}", request.spec));
+        let (request, what) = (
+            &request,
+            format!("creating partition {} of {path}", request.spec),
+        );
         let created = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
             self.decide_partition(request, if_exists, ids).boxed()
         })
@@ -65,27 +70,25 @@ impl Catalog {
         let key = Key::partition(path, &name).map_err(bad_key(path))?;
         if let Some(existing) = self.get::<partition::Partition>(&key).await? {
             return match if_exists {
-                IfExists::Ignore => {
-                    Ok(Decision::Done(Created::Existing(resolve(&table, name, &existing)?)))
-                }
-                IfExists::Fail => {
-                    Err(Error::PartitionAlreadyExist { path: path.clone(), partition: name })
-                }
+                IfExists::Ignore => Ok(Decision::Done(Created::Existing(resolve(
+                    &table, name, &existing,
+                )?))),
+                IfExists::Fail => Err(Error::PartitionAlreadyExist {
+                    path: path.clone(),
+                    partition: name,
+                }),
             };
         }
         ddl::check_partition(path, &table.descriptor, &spec, self.clock.now_ms())?;
         let max = self.rules.max_partition_count;
         let partitions = Key::partitions(path).map_err(bad_key(path))?;
         if self.children(&partitions).await?.len() >= max {
-            return Err(Error::TooManyPartitions { path: path.clone(), max });
+            return Err(Error::TooManyPartitions {
+                path: path.clone(),
+                max,
+            });
         }
-        let id = match ids.partition.get() {
-            Some(id) => *id,
-            None => {
-                let taken = PartitionId(self.take_id(Key::partition_ids()).await?);
-                *ids.partition.get_or_init(|| taken)
-            }
-        };
+        let id = self.partition_id(ids).await?;
         let assignment = place(&table, Some(id), request.servers)?;
         let document = partition::Partition {
             table_id: table.table_id,
@@ -97,11 +100,33 @@ impl Catalog {
         let txn = self
             .txn()
             .put(key, document.encode()?, Expect::Absent)
-            .put(Key::partition_assignment(id), assignment.encode()?, Expect::Absent)
-            .check(Key::table(path).map_err(bad_key(path))?, Expect::Incarnation(table.created));
+            .put(
+                Key::partition_assignment(id),
+                assignment.encode()?,
+                Expect::Absent,
+            )
+            .check(
+                Key::table(path).map_err(bad_key(path))?,
+                Expect::Incarnation(table.created),
+            );
         let bucket_count = assignment.bucket_count();
-        let created = Partition { id, name, spec, bucket_count, remote_data_dir: None };
+        let created = Partition {
+            id,
+            name,
+            spec,
+            bucket_count,
+            remote_data_dir: None,
+        };
         Ok(Decision::Commit(txn, Created::New(created)))
+    }
+
+    /// The id of a partition to create, taken once for all attempts.
+    async fn partition_id(&self, ids: &Ids) -> Result<PartitionId> {
+        if let Some(id) = ids.partition.get() {
+            return Ok(*id);
+        }
+        let taken = PartitionId(self.take_id(Key::partition_ids()).await?);
+        Ok(*ids.partition.get_or_init(|| taken))
     }
 
     /// Drops a partition. Its rows in the lake stay. Its buckets are deleted afterwards, see
@@ -132,9 +157,10 @@ impl Catalog {
                 let Some(found) = same else {
                     return match if_missing {
                         IfMissing::Ignore => Ok(Decision::Done(None)),
-                        IfMissing::Fail => {
-                            Err(Error::PartitionNotExist { path: path.clone(), partition: name })
-                        }
+                        IfMissing::Fail => Err(Error::PartitionNotExist {
+                            path: path.clone(),
+                            partition: name,
+                        }),
                     };
                 };
                 let txn = self.txn().delete(key, Expect::At(found.modified));
@@ -149,12 +175,14 @@ impl Catalog {
     /// A partition by name; `None` if there is none.
     ///
     /// # Errors
-    /// [`Error::TableNotExist`], [`Error::TableNotPartitioned`], [`Error::StaleMetadata`] if its bucket count
-    /// is missing although the table's was altered.
+    /// [`Error::TableNotExist`], [`Error::TableNotPartitioned`], [`Error::StaleMetadata`] if its
+    /// bucket count is missing although the table's was altered.
     pub async fn find_partition(&self, path: &TablePath, name: &str) -> Result<Option<Partition>> {
         let table = self.get_table(path).await?;
         check_partitioned(&table)?;
-        let Ok(key) = Key::partition(path, name) else { return Ok(None) };
+        let Ok(key) = Key::partition(path, name) else {
+            return Ok(None);
+        };
         match self.get::<partition::Partition>(&key).await? {
             Some(found) => resolve(&table, name.to_owned(), &found).map(Some),
             None => Ok(None),
@@ -170,7 +198,10 @@ impl Catalog {
             let table = self.get_table(path).await?;
             check_partitioned(&table)?;
             let documents = self.partition_documents(path).await?;
-            if documents.iter().any(|(_, found)| found.document.table_id != table.table_id) {
+            if documents
+                .iter()
+                .any(|(_, found)| found.document.table_id != table.table_id)
+            {
                 continue;
             }
             let mut partitions = Vec::with_capacity(documents.len());
@@ -180,7 +211,10 @@ impl Catalog {
             return Ok((table, partitions));
         }
         let what = format!("listing the partitions of {path}");
-        Err(Error::Conflict { what, attempts: READ_ATTEMPTS })
+        Err(Error::Conflict {
+            what,
+            attempts: READ_ATTEMPTS,
+        })
     }
 
     /// The documents of a table's partitions, by name.
@@ -191,8 +225,11 @@ impl Catalog {
         let prefix = Key::partitions(path).map_err(bad_key(path))?;
         let (mut documents, mut page) = (Vec::new(), Page::first(PAGE));
         loop {
-            let entries =
-                self.store.scan(&prefix, page.clone()).await.map_err(Error::store(&prefix))?;
+            let entries = self
+                .store
+                .scan(&prefix, page.clone())
+                .await
+                .map_err(Error::store(&prefix))?;
             let is_last = entries.len() < PAGE;
             for (key, entry) in entries {
                 if key.is_child_of(&prefix) {
@@ -218,18 +255,31 @@ fn check_partitioned(table: &Table) -> Result<()> {
     if table.descriptor.is_partitioned() {
         return Ok(());
     }
-    Err(Error::TableNotPartitioned { path: table.path.clone() })
+    Err(Error::TableNotPartitioned {
+        path: table.path.clone(),
+    })
 }
 
 fn resolve(table: &Table, name: String, found: &Stored<partition::Partition>) -> Result<Partition> {
-    let partition::Partition { partition_id: id, bucket_count: own, .. } = found.document;
+    let partition::Partition {
+        partition_id: id,
+        bucket_count: own,
+        ..
+    } = found.document;
     let (count, epoch) = (table.bucket_count, table.bucket_layout_epoch);
-    let bucket_count: TotalBuckets = bucket_count::resolve((table.table_id, id), own, count, epoch)?;
+    let bucket_count: TotalBuckets =
+        bucket_count::resolve((table.table_id, id), own, count, epoch)?;
     let keys = &table.descriptor.partition_keys;
     let spec = PartitionSpec::from_name(keys, &name).map_err(|error| Error::Corrupt {
         what: format!("partition `{name}` of {}", table.path),
         reason: error.to_string(),
     })?;
     let remote_data_dir = found.document.remote_data_dir.clone();
-    Ok(Partition { id, name, spec, bucket_count, remote_data_dir })
+    Ok(Partition {
+        id,
+        name,
+        spec,
+        bucket_count,
+        remote_data_dir,
+    })
 }

@@ -14,7 +14,7 @@ use crate::lake::{LakeCatalog, LakeCreation};
 use crate::model::assignment::Assignment;
 use crate::model::{Document, Stored, Unknown, table};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
-use crate::store::{Expect, Key, Versioned};
+use crate::store::{Expect, Key, Txn, Versioned};
 use crate::{Error, Result};
 
 /// Longest wait for the lake in one attempt.
@@ -48,21 +48,27 @@ impl Catalog {
     ///
     /// # Errors
     /// [`Error::DatabaseNotExist`], [`Error::TableAlreadyExist`], those of [`ddl::complete`],
-    /// [`Error::InvalidReplicationFactor`], [`Error::LakeNotConfigured`], [`Error::LakeTableAlreadyExist`],
-    /// [`Error::Lake`].
+    /// [`Error::InvalidReplicationFactor`], [`Error::LakeNotConfigured`],
+    /// [`Error::LakeTableAlreadyExist`], [`Error::Lake`].
     pub async fn create_table(
         &self,
         request: NewTable<'_>,
         if_exists: IfExists,
     ) -> Result<Created<Table>> {
-        let NewTable { path, descriptor, servers } = request;
+        let NewTable {
+            path,
+            descriptor,
+            servers,
+        } = request;
         let descriptor = ddl::complete(path, descriptor.clone(), &self.rules)?;
         let (descriptor, table_id) = (&descriptor, &OnceLock::new());
         let what = format!("creating table {path}");
         let created = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
             async move {
                 let Some(database) = self.get_database(&path.database).await? else {
-                    return Err(Error::DatabaseNotExist { database: path.database.clone() });
+                    return Err(Error::DatabaseNotExist {
+                        database: path.database.clone(),
+                    });
                 };
                 if let Some(existing) = self.find_table(path).await? {
                     return match if_exists {
@@ -71,28 +77,11 @@ impl Catalog {
                     };
                 }
                 check_replication(path, descriptor, servers)?;
-                self.create_in_lake(path, descriptor, LakeCreation::NewTable).await?;
-                let table_id = match table_id.get() {
-                    Some(id) => *id,
-                    None => {
-                        let taken = TableId(self.take_id(Key::table_ids()).await?);
-                        *table_id.get_or_init(|| taken)
-                    }
-                };
-                let table = new_table(path, table_id, descriptor, self.clock.now_ms());
-                let mut txn = self
-                    .txn()
-                    .put(Key::table(path).map_err(bad_key(path))?, to_document(&table).encode()?, Expect::Absent)
-                    .put(
-                        Key::schema(path, table.schema_id).map_err(bad_key(path))?,
-                        descriptor.schema.to_json(),
-                        Expect::Absent,
-                    );
-                if !descriptor.is_partitioned() {
-                    let assignment = place(&table, None, servers)?;
-                    let key = Key::table_assignment(table_id);
-                    txn = txn.put(key, assignment.encode()?, Expect::Absent);
-                }
+                self.create_in_lake(path, descriptor, LakeCreation::NewTable)
+                    .await?;
+                let id = self.table_id(table_id).await?;
+                let table = new_table(path, id, descriptor, self.clock.now_ms());
+                let txn = self.creation(&table, servers)?;
                 let txn = self.keep_database(txn, &path.database, &database)?;
                 Ok(Decision::Commit(txn, Created::New(table)))
             }
@@ -105,9 +94,44 @@ impl Catalog {
                 Created::New(table)
             }
             // Ours only on a second look: read what stands there.
-            (Created::New(table), None) => Created::New(self.find_table(path).await?.unwrap_or(table)),
+            (Created::New(table), None) => {
+                Created::New(self.find_table(path).await?.unwrap_or(table))
+            }
             (existing, _) => existing,
         })
+    }
+
+    /// The id of a table to create, taken once for all attempts.
+    async fn table_id(&self, id: &OnceLock<TableId>) -> Result<TableId> {
+        if let Some(id) = id.get() {
+            return Ok(*id);
+        }
+        let taken = TableId(self.take_id(Key::table_ids()).await?);
+        Ok(*id.get_or_init(|| taken))
+    }
+
+    /// All documents of a new table in one transaction.
+    fn creation(&self, table: &Table, servers: &[ServerId]) -> Result<Txn> {
+        let path = &table.path;
+        let key = Key::table(path).map_err(bad_key(path))?;
+        let schema_key = Key::schema(path, table.schema_id).map_err(bad_key(path))?;
+        let txn = self
+            .txn()
+            .put(key, to_document(table).encode()?, Expect::Absent)
+            .put(
+                schema_key,
+                table.descriptor.schema.to_json(),
+                Expect::Absent,
+            );
+        if table.descriptor.is_partitioned() {
+            return Ok(txn);
+        }
+        let assignment = place(table, None, servers)?;
+        Ok(txn.put(
+            Key::table_assignment(table.table_id),
+            assignment.encode()?,
+            Expect::Absent,
+        ))
     }
 
     /// A table.
@@ -121,7 +145,9 @@ impl Catalog {
 
     /// A table with its current schema, both of one moment; `None` if there is none.
     pub async fn find_table(&self, path: &TablePath) -> Result<Option<Table>> {
-        let (Ok(key), Ok(schemas)) = (Key::table(path), Key::schemas(path)) else { return Ok(None) };
+        let (Ok(key), Ok(schemas)) = (Key::table(path), Key::schemas(path)) else {
+            return Ok(None);
+        };
         for _ in 0..READ_ATTEMPTS {
             let Some(before) = self.store.get(&key).await.map_err(Error::store(&key))? else {
                 return Ok(None);
@@ -129,14 +155,22 @@ impl Catalog {
             let latest = newest_schema(&schemas, &self.children(&schemas).await?)?;
             let schema_key = Key::schema(path, latest).map_err(bad_key(path))?;
             let keys = [key.clone(), schema_key];
-            let found = self.store.get_many(&keys).await.map_err(Error::store(&key))?;
+            let found = self
+                .store
+                .get_many(&keys)
+                .await
+                .map_err(Error::store(&key))?;
             if let [Some(entry), Some(schema)] = found.as_slice()
                 && entry.created == before.created
             {
                 return from_entries(path, latest, entry, schema).map(Some);
             }
         }
-        Err(Error::Conflict { what: format!("reading table {path}"), attempts: READ_ATTEMPTS })
+        let reason = "its table has no current schema".to_owned();
+        Err(Error::Corrupt {
+            what: schemas.to_string(),
+            reason,
+        })
     }
 
     /// Names of a database's tables, sorted.
@@ -145,9 +179,12 @@ impl Catalog {
     /// [`Error::DatabaseNotExist`].
     pub async fn list_tables(&self, database: &str) -> Result<Vec<String>> {
         if self.get_database(database).await?.is_none() {
-            return Err(Error::DatabaseNotExist { database: database.to_owned() });
+            return Err(Error::DatabaseNotExist {
+                database: database.to_owned(),
+            });
         }
-        self.children(&Key::tables(database).map_err(bad_key(database))?).await
+        self.children(&Key::tables(database).map_err(bad_key(database))?)
+            .await
     }
 
     /// One schema of a table, the current one for `None`.
@@ -167,16 +204,23 @@ impl Catalog {
             return Err(Error::TableNotExist { path: path.clone() });
         };
         let keys = [key.clone(), schema_key.clone()];
-        let found = self.store.get_many(&keys).await.map_err(Error::store(&key))?;
+        let found = self
+            .store
+            .get_many(&keys)
+            .await
+            .map_err(Error::store(&key))?;
         match found.as_slice() {
             [Some(_), Some(schema)] => Ok((id, decode_schema(&schema_key, schema)?)),
-            [Some(_), _] => Err(Error::SchemaNotExist { path: path.clone(), schema: id }),
+            [Some(_), _] => Err(Error::SchemaNotExist {
+                path: path.clone(),
+                schema: id,
+            }),
             _ => Err(Error::TableNotExist { path: path.clone() }),
         }
     }
 
-    /// Drops a table in one transaction. Its lake table stays. Its buckets are deleted afterwards, see
-    /// [`Catalog::finish_table_drop`]. `None` if there was none.
+    /// Drops a table in one transaction. Its lake table stays. Its buckets are deleted afterwards,
+    /// see [`Catalog::finish_table_drop`]. `None` if there was none.
     ///
     /// # Errors
     /// [`Error::TableNotExist`].
@@ -193,8 +237,12 @@ impl Catalog {
                     IfMissing::Ignore => Ok(Decision::Done(None)),
                     IfMissing::Fail => Err(Error::TableNotExist { path: path.clone() }),
                 };
-                let Ok(key) = Key::table(path) else { return missing() };
-                let Some(found) = self.get::<table::Table>(&key).await? else { return missing() };
+                let Ok(key) = Key::table(path) else {
+                    return missing();
+                };
+                let Some(found) = self.get::<table::Table>(&key).await? else {
+                    return missing();
+                };
                 let table_id = found.document.table_id;
                 if *first_id.get_or_init(|| table_id) != table_id {
                     return missing();
@@ -209,11 +257,13 @@ impl Catalog {
         Ok(dropped.value)
     }
 
-    /// Changes a table: its lake table first, then one transaction. Returns the table as it is then.
+    /// Changes a table: its lake table first, then one transaction. Returns the table as it is
+    /// then.
     ///
     /// # Errors
-    /// [`Error::TableNotExist`] (also if it was dropped and created anew meanwhile), those of [`ddl::alter`],
-    /// [`Error::LakeNotConfigured`], [`Error::LakeTableAlreadyExist`], [`Error::Lake`].
+    /// [`Error::TableNotExist`] (also if it was dropped and created anew meanwhile), those of
+    /// [`ddl::alter`], [`Error::LakeNotConfigured`], [`Error::LakeTableAlreadyExist`],
+    /// [`Error::Lake`].
     pub async fn alter_table(
         &self,
         path: &TablePath,
@@ -242,7 +292,11 @@ impl Catalog {
             .boxed()
         })
         .await?;
-        if altered.value { self.find_table(path).await } else { Ok(None) }
+        if altered.value {
+            self.find_table(path).await
+        } else {
+            Ok(None)
+        }
     }
 
     async fn decide_properties(
@@ -262,14 +316,21 @@ impl Catalog {
             };
             self.create_in_lake(path, &next, creation).await?;
         }
-        let knows_lake = table.descriptor.properties.contains_key(properties::DATALAKE_ENABLED);
+        let knows_lake = table
+            .descriptor
+            .properties
+            .contains_key(properties::DATALAKE_ENABLED);
         if let Some(lake) = &self.lake
             && (is_enabled || knows_lake)
         {
             let found = within(path, lake.alter_options(path, &next, changes)).await?;
             if is_enabled && !found {
                 let source = "it does not exist: was it deleted by hand?".into();
-                return Err(Error::Lake { path: path.clone(), source, retriable: false });
+                return Err(Error::Lake {
+                    path: path.clone(),
+                    source,
+                    retriable: false,
+                });
             }
         }
         let key = Key::table(path).map_err(bad_key(path))?;
@@ -279,7 +340,9 @@ impl Catalog {
         stored.document.properties = next.properties;
         stored.document.custom_properties = next.custom_properties;
         stored.document.modified_time = self.clock.now_ms();
-        let txn = self.txn().put(key, stored.document.encode()?, Expect::At(table.modified));
+        let txn = self
+            .txn()
+            .put(key, stored.document.encode()?, Expect::At(table.modified));
         Ok(Decision::Commit(txn, true))
     }
 
@@ -308,7 +371,11 @@ impl Catalog {
         if !is_lake_enabled(path, table)? {
             return Ok(());
         }
-        within(path, self.lake_of(path)?.create_table(path, table, creation)).await
+        within(
+            path,
+            self.lake_of(path)?.create_table(path, table, creation),
+        )
+        .await
     }
 
     fn lake_of(&self, path: &TablePath) -> Result<&dyn LakeCatalog> {
@@ -321,11 +388,18 @@ impl Catalog {
     /// Ids of a table and its partitions, whatever state its schema is in.
     pub(super) async fn contents(&self, path: &TablePath) -> Result<Option<DroppedTable>> {
         let key = Key::table(path).map_err(bad_key(path))?;
-        let Some(table) = self.get::<table::Table>(&key).await? else { return Ok(None) };
+        let Some(table) = self.get::<table::Table>(&key).await? else {
+            return Ok(None);
+        };
         let documents = self.partition_documents(path).await?;
-        let partitions = documents.into_iter().map(|(_, partition)| partition.document.partition_id);
+        let partitions = documents
+            .into_iter()
+            .map(|(_, partition)| partition.document.partition_id);
         let partitions = partitions.collect();
-        Ok(Some(DroppedTable { table_id: table.document.table_id, partitions }))
+        Ok(Some(DroppedTable {
+            table_id: table.document.table_id,
+            partitions,
+        }))
     }
 }
 
@@ -337,13 +411,19 @@ fn is_lake_enabled(path: &TablePath, table: &TableDescriptor) -> Result<bool> {
 async fn within<T>(path: &TablePath, call: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(LAKE_DEADLINE, call).await {
         Ok(result) => result,
-        Err(elapsed) => {
-            Err(Error::Lake { path: path.clone(), source: Box::new(elapsed), retriable: true })
-        }
+        Err(elapsed) => Err(Error::Lake {
+            path: path.clone(),
+            source: Box::new(elapsed),
+            retriable: true,
+        }),
     }
 }
 
-fn check_replication(path: &TablePath, table: &TableDescriptor, servers: &[ServerId]) -> Result<()> {
+fn check_replication(
+    path: &TablePath,
+    table: &TableDescriptor,
+    servers: &[ServerId],
+) -> Result<()> {
     let properties = properties::TableProperties::new(path, &table.properties);
     let factor = properties.replication_factor()?;
     match usize::try_from(factor) {
@@ -368,10 +448,21 @@ pub(super) fn place(
     let id = partition.map_or(table.table_id.0, |partition| partition.0);
     let start = usize::try_from(id.unsigned_abs()).unwrap_or(0) % servers.len().max(1);
     let table_id = partition.map(|_| table.table_id);
-    Ok(Assignment::spread(table_id, table.bucket_count, replicas, servers, start))
+    Ok(Assignment::spread(
+        table_id,
+        table.bucket_count,
+        replicas,
+        servers,
+        start,
+    ))
 }
 
-fn new_table(path: &TablePath, table_id: TableId, descriptor: &TableDescriptor, now_ms: i64) -> Table {
+fn new_table(
+    path: &TablePath,
+    table_id: TableId,
+    descriptor: &TableDescriptor,
+    now_ms: i64,
+) -> Table {
     let unwritten = crate::store::Revision::new(0);
     Table {
         path: path.clone(),
@@ -414,7 +505,11 @@ fn from_entries(
 ) -> Result<Table> {
     let key = Key::table(path).map_err(bad_key(path))?;
     let schema_key = Key::schema(path, schema_id).map_err(bad_key(path))?;
-    let Stored { document, modified, created } = Stored::<table::Table>::decode(&key, entry)?;
+    let Stored {
+        document,
+        modified,
+        created,
+    } = Stored::<table::Table>::decode(&key, entry)?;
     Ok(Table {
         path: path.clone(),
         table_id: document.table_id,
@@ -439,8 +534,10 @@ fn from_entries(
 }
 
 fn decode_schema(key: &Key, entry: &Versioned) -> Result<Schema> {
-    Schema::from_json(&entry.value)
-        .map_err(|error| Error::Corrupt { what: key.to_string(), reason: error.to_string() })
+    Schema::from_json(&entry.value).map_err(|error| Error::Corrupt {
+        what: key.to_string(),
+        reason: error.to_string(),
+    })
 }
 
 fn newest_schema(key: &Key, names: &[String]) -> Result<SchemaId> {

@@ -17,8 +17,8 @@ impl Catalog {
         Ok(found.map_or(TieringEpoch(0), |found| found.document.tiering_epoch))
     }
 
-    /// Raises the tiering epoch of a table and returns it: whoever held the table before is fenced. It never
-    /// goes back, also across coordinators and when the lake is switched off and on again.
+    /// Raises the tiering epoch of a table and returns it: whoever held the table before is fenced.
+    /// It never goes back, also across coordinators and when the lake is switched off and on again.
     pub async fn next_tiering_epoch(&self, table: TableId) -> Result<TieringEpoch> {
         let what = format!("giving out table {table} for tiering");
         let raised = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
@@ -27,14 +27,23 @@ impl Catalog {
                 let found = self.get::<Tiering>(&key).await?;
                 let (last, expect, unknown) = match found {
                     Some(found) => {
-                        let Tiering { tiering_epoch, unknown, .. } = found.document;
+                        let Tiering {
+                            tiering_epoch,
+                            unknown,
+                            ..
+                        } = found.document;
                         (tiering_epoch, Expect::At(found.modified), unknown)
                     }
                     None => (TieringEpoch(0), Expect::Absent, Unknown::new()),
                 };
                 let tiering_epoch = TieringEpoch(last.0 + 1);
                 let given_time = self.clock.now_ms();
-                let document = Tiering { table_id: table, tiering_epoch, given_time, unknown };
+                let document = Tiering {
+                    table_id: table,
+                    tiering_epoch,
+                    given_time,
+                    unknown,
+                };
                 let txn = self.txn().put(key, document.encode()?, expect);
                 Ok(Decision::Commit(txn, tiering_epoch))
             }
@@ -52,8 +61,12 @@ impl Catalog {
         session: SessionId,
     ) -> Result<()> {
         let key = Key::tiering_owner(table);
-        let txn = self.txn().put_ephemeral(key, owner.encode()?, Expect::Any, session);
-        self.commit_once("writing who tiers a table", txn).await.map(drop)
+        let txn = self
+            .txn()
+            .put_ephemeral(key, owner.encode()?, Expect::Any, session);
+        self.commit_once("writing who tiers a table", txn)
+            .await
+            .map(drop)
     }
 
     /// Who holds a table now, by their own word.
@@ -65,7 +78,9 @@ impl Catalog {
     /// Forgets who holds a table.
     pub async fn clear_tiering_owner(&self, table: TableId) -> Result<()> {
         let txn = self.txn().delete(Key::tiering_owner(table), Expect::Any);
-        self.commit_once("forgetting who tiers a table", txn).await.map(drop)
+        self.commit_once("forgetting who tiers a table", txn)
+            .await
+            .map(drop)
     }
 
     /// Checks that `epoch` is the last that a table was given out with.
@@ -77,6 +92,10 @@ impl Catalog {
         if current == epoch {
             return Ok(());
         }
-        Err(Error::FencedTieringEpoch { table, ours: epoch, current })
+        Err(Error::FencedTieringEpoch {
+            table,
+            ours: epoch,
+            current,
+        })
     }
 }

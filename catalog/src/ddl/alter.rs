@@ -4,9 +4,9 @@ use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
 use weir_protocol::schema::{Column, Schema};
 
+use super::Rules;
 use super::create::{check_column_name, check_table};
 use super::properties::{self, TABLE_PREFIX, TableProperties, WEIR_PREFIX};
-use super::Rules;
 use crate::{Error, Result};
 
 /// Where a new column stands.
@@ -90,7 +90,12 @@ pub fn alter(
     changes: &[TableChange],
     rules: &Rules,
 ) -> Result<Altered> {
-    let refused = |reason: String| Err(Error::InvalidAlterTable { path: path.clone(), reason });
+    let refused = |reason: String| {
+        Err(Error::InvalidAlterTable {
+            path: path.clone(),
+            reason,
+        })
+    };
     let changes_buckets = |change: &TableChange| match change {
         TableChange::BucketCount { .. } => true,
         TableChange::Set { key, .. } | TableChange::Reset { key } => key == BUCKET_NUMBER,
@@ -99,8 +104,9 @@ pub fn alter(
     if changes.iter().any(changes_buckets) {
         return refused("changing `bucket.num` is not supported yet".to_owned());
     }
-    let is_property =
-        |change: &TableChange| matches!(change, TableChange::Set { .. } | TableChange::Reset { .. });
+    let is_property = |change: &TableChange| {
+        matches!(change, TableChange::Set { .. } | TableChange::Reset { .. })
+    };
     let property_count = changes.iter().filter(|change| is_property(change)).count();
     if property_count == 0 {
         return alter_schema(path, table, changes);
@@ -126,7 +132,11 @@ fn alter_properties(
         };
         check_alterable(path, table, key)?;
         let is_known = key.starts_with(TABLE_PREFIX) || key.starts_with(WEIR_PREFIX);
-        let map = if is_known { &mut next.properties } else { &mut next.custom_properties };
+        let map = if is_known {
+            &mut next.properties
+        } else {
+            &mut next.custom_properties
+        };
         match value {
             Some(value) => map.insert(key.clone(), value.clone()),
             None => map.remove(key),
@@ -139,14 +149,21 @@ fn alter_properties(
     let is_enabled = TableProperties::new(path, &next.properties).datalake_enabled()?;
     if is_enabled && !was_enabled {
         let format = properties::DATALAKE_FORMAT.to_owned();
-        next.properties.entry(format).or_insert_with(|| "paimon".to_owned());
+        next.properties
+            .entry(format)
+            .or_insert_with(|| "paimon".to_owned());
     }
     check_table(path, &next, rules)?;
     Ok(Altered::Properties(next))
 }
 
 fn check_alterable(path: &TablePath, table: &TableDescriptor, key: &str) -> Result<()> {
-    let refused = |reason: String| Err(Error::InvalidAlterTable { path: path.clone(), reason });
+    let refused = |reason: String| {
+        Err(Error::InvalidAlterTable {
+            path: path.clone(),
+            reason,
+        })
+    };
     if !properties::is_alterable(key) {
         return refused(format!("property `{key}` can't change"));
     }
@@ -158,16 +175,25 @@ fn check_alterable(path: &TablePath, table: &TableDescriptor, key: &str) -> Resu
     let is_harmless = key == properties::DATALAKE_ENABLED && !hashes;
     if key.starts_with(properties::DATALAKE_PREFIX) && !has_format && !is_harmless {
         return refused(format!(
-            "property `{key}` can't change: the table was created without `{}`, so its rows are hashed \
-             another way than the lake's",
+            "property `{key}` can't change: the table was created without `{}`, so its rows \
+             are hashed another way than the lake's",
             properties::DATALAKE_FORMAT
         ));
     }
     Ok(())
 }
 
-fn alter_schema(path: &TablePath, table: &TableDescriptor, changes: &[TableChange]) -> Result<Altered> {
-    let refused = |reason: String| Err(Error::InvalidAlterTable { path: path.clone(), reason });
+fn alter_schema(
+    path: &TablePath,
+    table: &TableDescriptor,
+    changes: &[TableChange],
+) -> Result<Altered> {
+    let refused = |reason: String| {
+        Err(Error::InvalidAlterTable {
+            path: path.clone(),
+            reason,
+        })
+    };
     let mut schema = table.schema.clone();
     for change in changes {
         let (column, position) = match change {
@@ -177,12 +203,17 @@ fn alter_schema(path: &TablePath, table: &TableDescriptor, changes: &[TableChang
             | TableChange::ModifyColumn { name } => {
                 return refused(format!("column `{name}` can't change, only be added"));
             }
-            TableChange::Set { .. } | TableChange::Reset { .. } | TableChange::BucketCount { .. } => {
+            TableChange::Set { .. }
+            | TableChange::Reset { .. }
+            | TableChange::BucketCount { .. } => {
                 continue;
             }
         };
         if *position != ColumnPosition::Last {
-            return refused(format!("column `{}` can only be added as the last one", column.name));
+            return refused(format!(
+                "column `{}` can only be added as the last one",
+                column.name
+            ));
         }
         if !column.ty.nullable {
             return refused(format!("column `{}` must be nullable", column.name));

@@ -11,14 +11,19 @@ use super::properties::{self, TableProperties};
 use super::{Rules, SYSTEM_COLUMNS, names};
 use crate::{Error, Result};
 
-/// The descriptor of a table as it will be stored: defaults filled in the reference's order, then checked.
+/// The descriptor of a table as it will be stored: defaults filled in the reference's order, then
+/// checked.
 ///
-/// * `table.datalake.format` is always recorded, lake or not: it fixes how keys are hashed into buckets.
-///   So is `table.kv.format-version` for primary-key tables.
+/// * `table.datalake.format` is always recorded, lake or not: it fixes how keys are hashed into
+///   buckets. So is `table.kv.format-version` for primary-key tables.
 ///
 /// # Errors
 /// [`Error::InvalidTable`], [`Error::InvalidConfig`], [`Error::TooManyBuckets`].
-pub fn complete(path: &TablePath, mut table: TableDescriptor, rules: &Rules) -> Result<TableDescriptor> {
+pub fn complete(
+    path: &TablePath,
+    mut table: TableDescriptor,
+    rules: &Rules,
+) -> Result<TableDescriptor> {
     for name in [&path.database, &path.table] {
         names::check_new(name).map_err(|reason| invalid(path, reason))?;
     }
@@ -31,20 +36,31 @@ fn fill_defaults(table: &mut TableDescriptor, rules: &Rules) {
     table.bucket_count.get_or_insert(rules.default_bucket_count);
     let has_primary_key = table.schema.has_primary_key();
     let has_engine = table.properties.contains_key(properties::MERGE_ENGINE);
-    let splits_by_several = table.partition_keys.len() > 1
-        && is_true(&table.properties, properties::AUTO_PARTITION);
+    let splits_by_several =
+        table.partition_keys.len() > 1 && is_true(&table.properties, properties::AUTO_PARTITION);
     let replication_factor = rules.default_replication_factor.to_string();
     let defaults = [
-        (true, properties::REPLICATION_FACTOR, replication_factor.as_str()),
+        (
+            true,
+            properties::REPLICATION_FACTOR,
+            replication_factor.as_str(),
+        ),
         (splits_by_several, properties::NUM_PRECREATE, "0"),
         (true, properties::DATALAKE_FORMAT, "paimon"),
-        (has_primary_key && has_engine, properties::DELETE_BEHAVIOR, "IGNORE"),
+        (
+            has_primary_key && has_engine,
+            properties::DELETE_BEHAVIOR,
+            "IGNORE",
+        ),
         (has_primary_key, properties::KV_FORMAT_VERSION, "2"),
         (has_primary_key, properties::STANDBY_REPLICA, "true"),
     ];
     for (applies, key, value) in defaults {
         if applies {
-            table.properties.entry(key.to_owned()).or_insert_with(|| value.to_owned());
+            table
+                .properties
+                .entry(key.to_owned())
+                .or_insert_with(|| value.to_owned());
         }
     }
     if has_primary_key && table.bucket_keys.is_empty() {
@@ -53,7 +69,8 @@ fn fill_defaults(table: &mut TableDescriptor, rules: &Rules) {
 }
 
 fn is_true(map: &BTreeMap<String, String>, key: &str) -> bool {
-    map.get(key).is_some_and(|text| properties::parse_bool(text) == Ok(true))
+    map.get(key)
+        .is_some_and(|text| properties::parse_bool(text) == Ok(true))
 }
 
 /// Checks a whole table, new or altered.
@@ -76,13 +93,23 @@ pub(super) fn check_table(path: &TablePath, table: &TableDescriptor, rules: &Rul
 fn check_distribution(path: &TablePath, table: &TableDescriptor, rules: &Rules) -> Result<()> {
     let count = table.bucket_count.unwrap_or(rules.default_bucket_count);
     if count < 1 {
-        return Err(invalid(path, format!("{count} buckets, but there must be at least 1")));
+        return Err(invalid(
+            path,
+            format!("{count} buckets, but there must be at least 1"),
+        ));
     }
     if count > rules.max_bucket_count {
         let (path, found) = (path.clone(), i64::from(count));
-        return Err(Error::TooManyBuckets { path, found, max: rules.max_bucket_count });
+        return Err(Error::TooManyBuckets {
+            path,
+            found,
+            max: rules.max_bucket_count,
+        });
     }
-    for (keys, what) in [(&table.bucket_keys, "bucket"), (&table.partition_keys, "partition")] {
+    for (keys, what) in [
+        (&table.bucket_keys, "bucket"),
+        (&table.partition_keys, "partition"),
+    ] {
         for (index, key) in keys.iter().enumerate() {
             if keys.iter().skip(index + 1).any(|other| other == key) {
                 return Err(invalid(path, format!("the {what} key names `{key}` twice")));
@@ -93,13 +120,22 @@ fn check_distribution(path: &TablePath, table: &TableDescriptor, rules: &Rules) 
     for key in &table.bucket_keys {
         let kind = key_kind(path, table, key, "bucket")?;
         if is_nested(kind) {
-            return Err(invalid(path, format!("bucket key `{key}` is of type {kind}")));
+            return Err(invalid(
+                path,
+                format!("bucket key `{key}` is of type {kind}"),
+            ));
         }
         if table.partition_keys.contains(key) {
-            return Err(invalid(path, format!("`{key}` is both bucket key and partition key")));
+            return Err(invalid(
+                path,
+                format!("`{key}` is both bucket key and partition key"),
+            ));
         }
         if table.schema.has_primary_key() && !primary_key.contains(key) {
-            return Err(invalid(path, format!("bucket key `{key}` is not in the primary key")));
+            return Err(invalid(
+                path,
+                format!("bucket key `{key}` is not in the primary key"),
+            ));
         }
     }
     if table.schema.has_primary_key() && table.physical_primary_key().is_empty() {
@@ -122,7 +158,10 @@ fn key_kind<'a>(
 }
 
 fn is_nested(kind: &TypeKind) -> bool {
-    matches!(kind, TypeKind::Array(_) | TypeKind::Map(..) | TypeKind::Row(_))
+    matches!(
+        kind,
+        TypeKind::Array(_) | TypeKind::Map(..) | TypeKind::Row(_)
+    )
 }
 
 fn check_columns(path: &TablePath, table: &TableDescriptor) -> Result<()> {
@@ -132,7 +171,10 @@ fn check_columns(path: &TablePath, table: &TableDescriptor) -> Result<()> {
     for key in &table.schema.primary_key {
         let kind = key_kind(path, table, key, "primary")?;
         if is_nested(kind) {
-            return Err(invalid(path, format!("primary key column `{key}` is of type {kind}")));
+            return Err(invalid(
+                path,
+                format!("primary key column `{key}` is of type {kind}"),
+            ));
         }
     }
     for column in &table.schema.columns {
@@ -147,7 +189,10 @@ fn check_columns(path: &TablePath, table: &TableDescriptor) -> Result<()> {
 
 pub(super) fn check_column_name(path: &TablePath, name: &str) -> Result<()> {
     if SYSTEM_COLUMNS.contains(&name) {
-        return Err(invalid(path, format!("column `{name}` is named like a column of the system")));
+        return Err(invalid(
+            path,
+            format!("column `{name}` is named like a column of the system"),
+        ));
     }
     if name.trim().is_empty() {
         return Err(invalid(path, "a column has no name".to_owned()));
@@ -155,7 +200,11 @@ pub(super) fn check_column_name(path: &TablePath, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn check_formats(path: &TablePath, table: &TableDescriptor, values: TableProperties<'_>) -> Result<()> {
+fn check_formats(
+    path: &TablePath,
+    table: &TableDescriptor,
+    values: TableProperties<'_>,
+) -> Result<()> {
     let kv_is_compacted = values.is(properties::KV_FORMAT, "COMPACTED", "COMPACTED");
     let log_is_indexed = values.is(properties::LOG_FORMAT, "INDEXED", "ARROW");
     if table.schema.has_primary_key() && kv_is_compacted && log_is_indexed {
@@ -175,7 +224,10 @@ fn check_merge_engine(
     if let Some(column) = table.schema.columns.iter().find(with_function)
         && !aggregates
     {
-        let reason = format!("column `{}` aggregates, but the merge engine does not", column.name);
+        let reason = format!(
+            "column `{}` aggregates, but the merge engine does not",
+            column.name
+        );
         return Err(bad_property(path, properties::MERGE_ENGINE, &reason));
     }
     for key in [properties::MERGE_ENGINE, properties::DELETE_BEHAVIOR] {
@@ -196,7 +248,11 @@ fn check_merge_engine(
         return Ok(());
     }
     let Some(name) = values.get(properties::VERSION_COLUMN) else {
-        return Err(bad_property(path, properties::VERSION_COLUMN, "the versioned engine needs it"));
+        return Err(bad_property(
+            path,
+            properties::VERSION_COLUMN,
+            "the versioned engine needs it",
+        ));
     };
     match table.schema.column(name).map(|column| &column.ty.kind) {
         Some(
@@ -209,14 +265,18 @@ fn check_merge_engine(
             let reason = format!("`{name}` is {kind}, not INT, BIGINT, TIMESTAMP or TIMESTAMP_LTZ");
             Err(bad_property(path, properties::VERSION_COLUMN, &reason))
         }
-        None => {
-            Err(bad_property(path, properties::VERSION_COLUMN, &format!("`{name}` is no column")))
-        }
+        None => Err(bad_property(
+            path,
+            properties::VERSION_COLUMN,
+            &format!("`{name}` is no column"),
+        )),
     }
 }
 
 fn check_log(path: &TablePath, values: TableProperties<'_>) -> Result<()> {
-    let Some(local) = values.get(properties::LOG_LOCAL_TTL) else { return Ok(()) };
+    let Some(local) = values.get(properties::LOG_LOCAL_TTL) else {
+        return Ok(());
+    };
     let local = properties::parse_duration(local)
         .map_err(|reason| bad_property(path, properties::LOG_LOCAL_TTL, &reason))?;
     let whole = values.log_ttl()?;
@@ -232,21 +292,30 @@ fn check_historical(
     table: &TableDescriptor,
     values: TableProperties<'_>,
 ) -> Result<()> {
-    let is_on = |key: &str| values.get(key).is_some_and(|v| properties::parse_bool(v) == Ok(true));
+    let is_on = |key: &str| {
+        values
+            .get(key)
+            .is_some_and(|v| properties::parse_bool(v) == Ok(true))
+    };
     if !is_on(properties::HISTORICAL_PARTITION) {
         return Ok(());
     }
     let requirements = [
         (is_on(properties::AUTO_PARTITION), "auto partitioning"),
         (values.datalake_enabled()?, "the lake"),
-        (values.is(properties::DATALAKE_FORMAT, "PAIMON", ""), "the lake format paimon"),
+        (
+            values.is(properties::DATALAKE_FORMAT, "PAIMON", ""),
+            "the lake format paimon",
+        ),
         (table.schema.has_primary_key(), "a primary key"),
         (table.partition_keys.len() == 1, "exactly one partition key"),
     ];
     match requirements.iter().find(|(is_met, _)| !is_met) {
-        Some((_, what)) => {
-            Err(bad_property(path, properties::HISTORICAL_PARTITION, &format!("it needs {what}")))
-        }
+        Some((_, what)) => Err(bad_property(
+            path,
+            properties::HISTORICAL_PARTITION,
+            &format!("it needs {what}"),
+        )),
         None => Ok(()),
     }
 }
@@ -260,10 +329,16 @@ fn check_partitioning(
     for key in keys {
         let kind = key_kind(path, table, key, "partition")?;
         if !is_partition_type(kind) {
-            return Err(invalid(path, format!("partition key `{key}` is of type {kind}")));
+            return Err(invalid(
+                path,
+                format!("partition key `{key}` is of type {kind}"),
+            ));
         }
         if table.schema.has_primary_key() && !table.schema.primary_key.contains(key) {
-            return Err(invalid(path, format!("partition key `{key}` is not in the primary key")));
+            return Err(invalid(
+                path,
+                format!("partition key `{key}` is not in the primary key"),
+            ));
         }
     }
     let auto = values.auto_partition(keys)?;
@@ -271,23 +346,40 @@ fn check_partitioning(
         return Ok(());
     }
     if keys.is_empty() {
-        return Err(bad_property(path, properties::AUTO_PARTITION, "the table has no partition key"));
+        return Err(bad_property(
+            path,
+            properties::AUTO_PARTITION,
+            "the table has no partition key",
+        ));
     }
-    if keys.len() > 1 && values.get(properties::AUTO_PARTITION_KEY).is_none_or(str::is_empty) {
-        let reason = format!("several partition keys: name one by `{}`", properties::AUTO_PARTITION_KEY);
+    if keys.len() > 1
+        && values
+            .get(properties::AUTO_PARTITION_KEY)
+            .is_none_or(str::is_empty)
+    {
+        let reason = format!(
+            "several partition keys: name one by `{}`",
+            properties::AUTO_PARTITION_KEY
+        );
         return Err(invalid(path, reason));
     }
     if !keys.contains(&auto.key) {
-        return Err(invalid(path, format!("auto-partition key `{}` is no partition key", auto.key)));
+        return Err(invalid(
+            path,
+            format!("auto-partition key `{}` is no partition key", auto.key),
+        ));
     }
     if keys.len() > 1 && auto.precreate > 0 {
-        let reason = format!("several partition keys: `{}` must be 0", properties::NUM_PRECREATE);
+        let reason = format!(
+            "several partition keys: `{}` must be 0",
+            properties::NUM_PRECREATE
+        );
         return Err(invalid(path, reason));
     }
     let is_date = *key_kind(path, table, &auto.key, "partition")? == TypeKind::Date;
     if is_date && auto.format.pattern() != "yyyy-MM-dd" {
         let reason = format!(
-            "auto-partition key `{}` is a DATE: it needs the time unit DAY and the format yyyy-MM-dd",
+            "auto-partition key `{}` is a DATE: it needs the unit DAY and the format yyyy-MM-dd",
             auto.key
         );
         return Err(invalid(path, reason));
@@ -300,7 +392,10 @@ fn check_statistics(
     table: &TableDescriptor,
     values: TableProperties<'_>,
 ) -> Result<()> {
-    let names = values.get(properties::STATISTICS_COLUMNS).unwrap_or("*").trim();
+    let names = values
+        .get(properties::STATISTICS_COLUMNS)
+        .unwrap_or("*")
+        .trim();
     if names == "*" {
         return Ok(());
     }
@@ -322,9 +417,16 @@ fn check_lake(path: &TablePath, values: TableProperties<'_>) -> Result<()> {
 }
 
 pub(super) fn invalid(path: &TablePath, reason: String) -> Error {
-    Error::InvalidTable { path: path.clone(), reason }
+    Error::InvalidTable {
+        path: path.clone(),
+        reason,
+    }
 }
 
 fn bad_property(path: &TablePath, key: &str, reason: &str) -> Error {
-    Error::InvalidConfig { path: path.clone(), key: key.to_owned(), reason: reason.to_owned() }
+    Error::InvalidConfig {
+        path: path.clone(),
+        key: key.to_owned(),
+        reason: reason.to_owned(),
+    }
 }

@@ -11,8 +11,8 @@ use crate::{Error, Result};
 /// The values of a partition in the order of the table's partition keys.
 ///
 /// # Errors
-/// [`Error::TableNotPartitioned`], and [`Error::InvalidPartition`] for keys that are missing or too many and
-/// for values that make no name.
+/// [`Error::TableNotPartitioned`], and [`Error::InvalidPartition`] for keys that are missing or too
+/// many and for values that make no name.
 pub fn ordered_spec(
     path: &TablePath,
     partition_keys: &[String],
@@ -21,8 +21,13 @@ pub fn ordered_spec(
     if partition_keys.is_empty() {
         return Err(Error::TableNotPartitioned { path: path.clone() });
     }
-    let invalid = |reason: String| Error::InvalidPartition { path: path.clone(), reason };
-    let ordered = spec.ordered(partition_keys).map_err(|error| invalid(error.to_string()))?;
+    let invalid = |reason: String| Error::InvalidPartition {
+        path: path.clone(),
+        reason,
+    };
+    let ordered = spec
+        .ordered(partition_keys)
+        .map_err(|error| invalid(error.to_string()))?;
     for (_, value) in &ordered.0 {
         names::check(value).map_err(invalid)?;
     }
@@ -32,7 +37,8 @@ pub fn ordered_spec(
 /// Checks a partition that is to be created, `spec` being ordered already.
 ///
 /// * The text of each value is one of its column's type.
-/// * In an auto-partitioned table the time has the table's format and is not older than what is kept.
+/// * In an auto-partitioned table the time has the table's format and is not older than what is
+///   kept.
 ///
 /// # Errors
 /// [`Error::InvalidPartition`].
@@ -42,7 +48,10 @@ pub fn check_partition(
     spec: &PartitionSpec,
     now_ms: i64,
 ) -> Result<()> {
-    let invalid = |reason: String| Error::InvalidPartition { path: path.clone(), reason };
+    let invalid = |reason: String| Error::InvalidPartition {
+        path: path.clone(),
+        reason,
+    };
     for (key, value) in &spec.0 {
         names::check_new(value).map_err(invalid)?;
         let Some(column) = table.schema.column(key) else {
@@ -60,12 +69,14 @@ pub fn check_partition(
     let time = spec.get(&auto.key).unwrap_or_default();
     if !auto.format.fits(time) {
         let pattern = auto.format.pattern();
-        return Err(invalid(format!("`{time}` is no time in the format {pattern}")));
+        return Err(invalid(format!(
+            "`{time}` is no time in the format {pattern}"
+        )));
     }
     match auto.oldest_kept(now_ms).filter(|_| auto.is_enabled) {
-        Some(oldest) if time < oldest.as_str() => {
-            Err(invalid(format!("`{time}` is older than `{oldest}`, the oldest that is kept")))
-        }
+        Some(oldest) if time < oldest.as_str() => Err(invalid(format!(
+            "`{time}` is older than `{oldest}`, the oldest that is kept"
+        ))),
         _ => Ok(()),
     }
 }

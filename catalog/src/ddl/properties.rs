@@ -94,11 +94,19 @@ struct Property {
 }
 
 const fn fixed(key: &'static str, values: Values) -> Property {
-    Property { key, values, is_alterable: false }
+    Property {
+        key,
+        values,
+        is_alterable: false,
+    }
 }
 
 const fn alterable(key: &'static str, values: Values) -> Property {
-    Property { key, values, is_alterable: true }
+    Property {
+        key,
+        values,
+        is_alterable: true,
+    }
 }
 
 const INT: Values = Values::Int(i32::MIN as i64, i32::MAX as i64);
@@ -106,7 +114,10 @@ const POSITIVE: Values = Values::Int(1, i32::MAX as i64);
 
 const PROPERTIES: &[Property] = &[
     fixed(REPLICATION_FACTOR, POSITIVE),
-    fixed(LOG_FORMAT, Values::OneOf(&["ARROW", "INDEXED", "COMPACTED"])),
+    fixed(
+        LOG_FORMAT,
+        Values::OneOf(&["ARROW", "INDEXED", "COMPACTED"]),
+    ),
     fixed(COMPRESSION, Values::OneOf(&["ZSTD", "LZ4_FRAME", "NONE"])),
     fixed(ZSTD_LEVEL, Values::Int(1, 22)),
     alterable(LOG_TTL, Values::Duration),
@@ -119,18 +130,30 @@ const PROPERTIES: &[Property] = &[
     fixed("table.kv.ttl.time-column", Values::Text),
     fixed("table.auto-increment.cache-size", Values::Int(1, i64::MAX)),
     fixed(CHANGELOG_IMAGE, Values::OneOf(&["FULL", "WAL"])),
-    fixed(MERGE_ENGINE, Values::OneOf(&["FIRST_ROW", "VERSIONED", "AGGREGATION"])),
+    fixed(
+        MERGE_ENGINE,
+        Values::OneOf(&["FIRST_ROW", "VERSIONED", "AGGREGATION"]),
+    ),
     fixed(VERSION_COLUMN, Values::Text),
-    fixed(DELETE_BEHAVIOR, Values::OneOf(&["ALLOW", "IGNORE", "DISABLE"])),
+    fixed(
+        DELETE_BEHAVIOR,
+        Values::OneOf(&["ALLOW", "IGNORE", "DISABLE"]),
+    ),
     alterable(AUTO_PARTITION, Values::Bool),
     fixed(AUTO_PARTITION_KEY, Values::Text),
-    fixed(TIME_UNIT, Values::OneOf(&["HOUR", "DAY", "MONTH", "QUARTER", "YEAR"])),
+    fixed(
+        TIME_UNIT,
+        Values::OneOf(&["HOUR", "DAY", "MONTH", "QUARTER", "YEAR"]),
+    ),
     fixed(TIME_FORMAT, Values::Text),
     fixed(TIME_ZONE, Values::Zone),
     alterable(NUM_PRECREATE, INT),
     alterable(NUM_RETENTION, INT),
     alterable(DATALAKE_ENABLED, Values::Bool),
-    fixed(DATALAKE_FORMAT, Values::OneOf(&["PAIMON", "ICEBERG", "LANCE", "HUDI"])),
+    fixed(
+        DATALAKE_FORMAT,
+        Values::OneOf(&["PAIMON", "ICEBERG", "LANCE", "HUDI"]),
+    ),
     alterable(FRESHNESS, Values::Duration),
     alterable(AUTO_COMPACTION, Values::Bool),
     fixed("table.datalake.auto-expire-snapshot", Values::Bool),
@@ -191,7 +214,11 @@ pub fn check(path: &TablePath, key: &str, value: &str) -> Result<()> {
 }
 
 fn invalid(path: &TablePath, key: &str, reason: String) -> Error {
-    Error::InvalidConfig { path: path.clone(), key: key.to_owned(), reason }
+    Error::InvalidConfig {
+        path: path.clone(),
+        key: key.to_owned(),
+        reason,
+    }
 }
 
 /// Reads `true` or `false`, in any case.
@@ -206,7 +233,8 @@ pub fn parse_bool(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Reads a duration: a whole number and a unit, like `7 d`, `3 min`, `0ms`. (The reference's `TimeUtils`.)
+/// Reads a duration: a whole number and a unit, like `7 d`, `3 min`, `0ms`. (The reference's
+/// `TimeUtils`.)
 ///
 /// # Errors
 /// A text for the end of a sentence.
@@ -214,8 +242,9 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let trimmed = text.trim();
     let digits = trimmed.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = trimmed.split_at(digits);
-    let number: u64 =
-        number.parse().map_err(|_| format!("`{text}` does not start with a whole number"))?;
+    let number: u64 = number
+        .parse()
+        .map_err(|_| format!("`{text}` does not start with a whole number"))?;
     let nanos_per_unit: u64 = match unit.trim().to_ascii_lowercase().as_str() {
         "d" | "day" | "days" => 86_400_000_000_000,
         "h" | "hour" | "hours" => 3_600_000_000_000,
@@ -238,7 +267,10 @@ fn parse_zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
     if text == "Z" {
         return Ok(jiff::tz::TimeZone::UTC);
     }
-    let offset = text.strip_prefix("GMT").or_else(|| text.strip_prefix("UTC")).unwrap_or(text);
+    let offset = text
+        .strip_prefix("GMT")
+        .or_else(|| text.strip_prefix("UTC"))
+        .unwrap_or(text);
     if let Some(offset) = parse_offset(offset) {
         return Ok(offset.to_time_zone());
     }
@@ -252,17 +284,24 @@ fn parse_offset(text: &str) -> Option<jiff::tz::Offset> {
         b'-' => -1,
         _ => return None,
     };
-    let (hours, minutes) = text.get(1..)?.split_once(':').unwrap_or((text.get(1..)?, "0"));
+    let (hours, minutes) = text
+        .get(1..)?
+        .split_once(':')
+        .unwrap_or((text.get(1..)?, "0"));
     let (hours, minutes): (i32, i32) = (hours.parse().ok()?, minutes.parse().ok()?);
     let in_range = (0..=18).contains(&hours) && (0..60).contains(&minutes);
     let seconds = sign * (hours * 3600 + minutes * 60);
-    if in_range { jiff::tz::Offset::from_seconds(seconds).ok() } else { None }
+    if in_range {
+        jiff::tz::Offset::from_seconds(seconds).ok()
+    } else {
+        None
+    }
 }
 
 /// Typed access to a table's properties, with the reference's defaults.
 ///
-/// Every accessor returns [`Error::InvalidConfig`] for a value that can't be read; values are checked when a
-/// table is created, so that happens to documents of other writers only.
+/// Every accessor returns [`Error::InvalidConfig`] for a value that can't be read; values are
+/// checked when a table is created, so that happens to documents of other writers only.
 #[derive(Clone, Copy, Debug)]
 pub struct TableProperties<'a> {
     path: &'a TablePath,
@@ -293,7 +332,11 @@ impl<'a> TableProperties<'a> {
     }
 
     fn number(&self, key: &str, default: i32) -> Result<i32> {
-        let parse = |text: &str| text.trim().parse().map_err(|_| format!("`{text}` is no whole number"));
+        let parse = |text: &str| {
+            text.trim()
+                .parse()
+                .map_err(|_| format!("`{text}` is no whole number"))
+        };
         self.parsed(key, default, parse)
     }
 

@@ -20,8 +20,17 @@ fn columns() -> Vec<Column> {
         column("name", TypeKind::String),
         column("dt", TypeKind::String),
         column("day", TypeKind::Date),
-        column("price", TypeKind::Decimal { precision: 10, scale: 2 }),
-        column("tags", TypeKind::Array(Box::new(LogicalType::nullable(TypeKind::String)))),
+        column(
+            "price",
+            TypeKind::Decimal {
+                precision: 10,
+                scale: 2,
+            },
+        ),
+        column(
+            "tags",
+            TypeKind::Array(Box::new(LogicalType::nullable(TypeKind::String))),
+        ),
     ]
 }
 
@@ -35,7 +44,9 @@ fn key_table(keys: &[&str]) -> TableDescriptor {
 }
 
 fn with(mut table: TableDescriptor, properties: &[(&str, &str)]) -> TableDescriptor {
-    let properties = properties.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let properties = properties
+        .iter()
+        .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
     table.properties.extend(properties);
     table
 }
@@ -59,8 +70,15 @@ fn create(table: TableDescriptor) -> crate::Result<TableDescriptor> {
 fn a_log_table_gets_its_defaults() {
     let table = create(log_table()).unwrap();
     assert_eq!((table.bucket_count, table.bucket_keys.len()), (Some(1), 0));
-    let properties: Vec<_> = table.properties.iter().map(|(k, v)| format!("{k}={v}")).collect();
-    assert_eq!(properties, ["table.datalake.format=paimon", "table.replication.factor=1"]);
+    let properties: Vec<_> = table
+        .properties
+        .iter()
+        .map(|(k, v)| format!("{k}={v}"))
+        .collect();
+    assert_eq!(
+        properties,
+        ["table.datalake.format=paimon", "table.replication.factor=1"]
+    );
 }
 
 #[test]
@@ -76,7 +94,13 @@ fn a_primary_key_table_gets_its_defaults() {
 
 #[test]
 fn what_the_client_chose_is_kept() {
-    let table = with(log_table(), &[("table.replication.factor", "3"), ("table.datalake.format", "lance")]);
+    let table = with(
+        log_table(),
+        &[
+            ("table.replication.factor", "3"),
+            ("table.datalake.format", "lance"),
+        ],
+    );
     let table = create(bucketed(table, &["id"], 7)).unwrap();
     assert_eq!(table.properties["table.replication.factor"], "3");
     assert_eq!(table.properties["table.datalake.format"], "lance");
@@ -98,21 +122,43 @@ fn bad_tables_are_refused_with_the_references_code() {
         bucketed(key_table(&["id"]), &["name"], 1),
         with(
             partitioned(log_table(), &["day"]),
-            &[("table.auto-partition.enabled", "true"), ("table.auto-partition.time-unit", "DAY")],
+            &[
+                ("table.auto-partition.enabled", "true"),
+                ("table.auto-partition.time-unit", "DAY"),
+            ],
         ),
-        with(partitioned(log_table(), &["dt", "name"]), &[("table.auto-partition.enabled", "true")]),
+        with(
+            partitioned(log_table(), &["dt", "name"]),
+            &[("table.auto-partition.enabled", "true")],
+        ),
     ];
     for table in invalid_table {
         let error = create(table.clone()).unwrap_err();
-        assert!(matches!(error, Error::InvalidTable { .. }), "{error}: {table:?}");
+        assert!(
+            matches!(error, Error::InvalidTable { .. }),
+            "{error}: {table:?}"
+        );
     }
     for name in SYSTEM_COLUMNS {
         let column = Column::new(name, LogicalType::nullable(TypeKind::Int));
         let table = TableDescriptor::new(Schema::new(vec![column], Vec::new()).unwrap());
-        assert!(matches!(create(table).unwrap_err(), Error::InvalidTable { .. }), "{name}");
+        assert!(
+            matches!(create(table).unwrap_err(), Error::InvalidTable { .. }),
+            "{name}"
+        );
     }
     let error = create(bucketed(log_table(), &[], 4097)).unwrap_err();
-    assert!(matches!(error, Error::TooManyBuckets { found: 4097, max: 4096, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::TooManyBuckets {
+                found: 4097,
+                max: 4096,
+                ..
+            }
+        ),
+        "{error}"
+    );
 }
 
 #[test]
@@ -160,18 +206,32 @@ fn bad_properties_are_refused_by_name() {
         let table = create(with(log_table(), &[(key, value)]));
         assert!(table.is_ok(), "{key}={value}: {table:?}");
     }
-    let both = [("table.datalake.enabled", "true"), ("table.datalake.format", "iceberg")];
-    assert!(matches!(create(with(log_table(), &both)), Err(Error::InvalidConfig { .. })));
+    let both = [
+        ("table.datalake.enabled", "true"),
+        ("table.datalake.format", "iceberg"),
+    ];
+    assert!(matches!(
+        create(with(log_table(), &both)),
+        Err(Error::InvalidConfig { .. })
+    ));
     let local = [("table.log.local-ttl", "8 d"), ("table.log.ttl", "7 d")];
-    assert!(matches!(create(with(log_table(), &local)), Err(Error::InvalidConfig { .. })));
+    assert!(matches!(
+        create(with(log_table(), &local)),
+        Err(Error::InvalidConfig { .. })
+    ));
 }
 
 #[test]
 fn a_column_that_aggregates_needs_the_engine() {
     let mut table = key_table(&["id"]);
-    table.schema.columns[1].agg_function =
-        Some(AggFunction { kind: "LISTAGG".to_owned(), parameters: Default::default() });
-    assert!(matches!(create(table.clone()), Err(Error::InvalidConfig { .. })));
+    table.schema.columns[1].agg_function = Some(AggFunction {
+        kind: "LISTAGG".to_owned(),
+        parameters: Default::default(),
+    });
+    assert!(matches!(
+        create(table.clone()),
+        Err(Error::InvalidConfig { .. })
+    ));
     let table = with(table, &[("table.merge-engine", "aggregation")]);
     assert!(create(table).is_ok());
 }
@@ -181,7 +241,17 @@ fn names_follow_the_reference() {
     for name in ["a", "A-b_9", &"x".repeat(200)] {
         assert!(names::check_new(name).is_ok(), "{name}");
     }
-    for name in ["", ".", "..", "a.b", "a b", "ä", "a/b", "a$b", &"x".repeat(201)] {
+    for name in [
+        "",
+        ".",
+        "..",
+        "a.b",
+        "a b",
+        "ä",
+        "a/b",
+        "a$b",
+        &"x".repeat(201),
+    ] {
         assert!(names::check(name).is_err(), "{name}");
     }
     assert!(names::check("__x").is_ok() && names::check_new("__x").is_err());
@@ -195,8 +265,19 @@ fn durations_have_a_unit() {
     assert_eq!(parse_duration(" 3min "), Ok(Duration::from_secs(180)));
     assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
     assert_eq!(parse_duration("0ms"), Ok(Duration::ZERO));
-    assert_eq!(parse_duration("1500 Micros"), Ok(Duration::from_micros(1500)));
-    for text in ["", "d", "7", "-1 d", "1.5 h", "7 fortnights", "99999999999999999999 d"] {
+    assert_eq!(
+        parse_duration("1500 Micros"),
+        Ok(Duration::from_micros(1500))
+    );
+    for text in [
+        "",
+        "d",
+        "7",
+        "-1 d",
+        "1.5 h",
+        "7 fortnights",
+        "99999999999999999999 d",
+    ] {
         assert!(parse_duration(text).is_err(), "{text}");
     }
 }
@@ -212,15 +293,23 @@ fn typed_access_has_the_references_defaults() {
 }
 
 fn set(key: &str, value: &str) -> TableChange {
-    TableChange::Set { key: key.to_owned(), value: value.to_owned() }
+    TableChange::Set {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }
 }
 
 fn reset(key: &str) -> TableChange {
-    TableChange::Reset { key: key.to_owned() }
+    TableChange::Reset {
+        key: key.to_owned(),
+    }
 }
 
 fn add(name: &str, ty: LogicalType) -> TableChange {
-    TableChange::AddColumn { column: Column::new(name, ty), position: ColumnPosition::Last }
+    TableChange::AddColumn {
+        column: Column::new(name, ty),
+        position: ColumnPosition::Last,
+    }
 }
 
 fn altered(table: &TableDescriptor, changes: &[TableChange]) -> crate::Result<Altered> {
@@ -230,12 +319,20 @@ fn altered(table: &TableDescriptor, changes: &[TableChange]) -> crate::Result<Al
 #[test]
 fn properties_are_set_and_reset_where_the_reference_allows_it() {
     let table = create(log_table()).unwrap();
-    let changes = [set("table.datalake.enabled", "true"), set("owner", "me"), reset("nosuch")];
-    let Altered::Properties(next) = altered(&table, &changes).unwrap() else { panic!() };
+    let changes = [
+        set("table.datalake.enabled", "true"),
+        set("owner", "me"),
+        reset("nosuch"),
+    ];
+    let Altered::Properties(next) = altered(&table, &changes).unwrap() else {
+        panic!()
+    };
     assert_eq!(next.properties["table.datalake.enabled"], "true");
     assert_eq!(next.custom_properties["owner"], "me");
     assert_eq!(altered(&next, &changes[..2]).unwrap(), Altered::Unchanged);
-    let Altered::Properties(back) = altered(&next, &[reset("owner")]).unwrap() else { panic!() };
+    let Altered::Properties(back) = altered(&next, &[reset("owner")]).unwrap() else {
+        panic!()
+    };
     assert!(back.custom_properties.is_empty());
     for change in [
         set("table.datalake.format", "iceberg"),
@@ -247,7 +344,10 @@ fn properties_are_set_and_reset_where_the_reference_allows_it() {
         TableChange::BucketCount { count: 8 },
     ] {
         let error = altered(&table, &[change.clone()]).unwrap_err();
-        assert!(matches!(error, Error::InvalidAlterTable { .. }), "{change:?}: {error}");
+        assert!(
+            matches!(error, Error::InvalidAlterTable { .. }),
+            "{change:?}: {error}"
+        );
     }
     let error = altered(&table, &[set("table.log.ttl", "never")]).unwrap_err();
     assert!(matches!(error, Error::InvalidConfig { .. }), "{error}");
@@ -261,7 +361,9 @@ fn a_table_without_a_recorded_format_keeps_out_of_the_lake_unless_nothing_is_has
     assert!(matches!(error, Error::InvalidAlterTable { .. }), "{error}");
     table.bucket_keys.clear();
     let next = altered(&table, &[set("table.datalake.enabled", "true")]).unwrap();
-    let Altered::Properties(next) = next else { panic!("{next:?}") };
+    let Altered::Properties(next) = next else {
+        panic!("{next:?}")
+    };
     assert_eq!(next.properties[properties::DATALAKE_FORMAT], "paimon");
 }
 
@@ -269,30 +371,58 @@ fn a_table_without_a_recorded_format_keeps_out_of_the_lake_unless_nothing_is_has
 fn columns_are_only_added_last_and_nullable() {
     let table = create(log_table()).unwrap();
     let int = LogicalType::nullable(TypeKind::Int);
-    let Altered::Schema(schema) = altered(&table, &[add("x", int.clone())]).unwrap() else { panic!() };
-    assert_eq!(schema.columns.last().unwrap().id, table.schema.highest_field_id + 1);
+    let Altered::Schema(schema) = altered(&table, &[add("x", int.clone())]).unwrap() else {
+        panic!()
+    };
+    assert_eq!(
+        schema.columns.last().unwrap().id,
+        table.schema.highest_field_id + 1
+    );
     let column = Column::new("x", int.clone());
     for change in [
         add("id", int.clone()),
         add("x", LogicalType::not_null(TypeKind::Int)),
-        TableChange::AddColumn { column: column.clone(), position: ColumnPosition::First },
-        TableChange::AddColumn { column, position: ColumnPosition::After("id".to_owned()) },
-        TableChange::DropColumn { name: "id".to_owned() },
-        TableChange::RenameColumn { name: "id".to_owned() },
-        TableChange::ModifyColumn { name: "id".to_owned() },
+        TableChange::AddColumn {
+            column: column.clone(),
+            position: ColumnPosition::First,
+        },
+        TableChange::AddColumn {
+            column,
+            position: ColumnPosition::After("id".to_owned()),
+        },
+        TableChange::DropColumn {
+            name: "id".to_owned(),
+        },
+        TableChange::RenameColumn {
+            name: "id".to_owned(),
+        },
+        TableChange::ModifyColumn {
+            name: "id".to_owned(),
+        },
     ] {
         let error = altered(&table, &[change.clone()]).unwrap_err();
-        assert!(matches!(error, Error::InvalidAlterTable { .. }), "{change:?}: {error}");
+        assert!(
+            matches!(error, Error::InvalidAlterTable { .. }),
+            "{change:?}: {error}"
+        );
     }
     let mixed = [add("x", int.clone()), set("owner", "me")];
-    assert!(matches!(altered(&table, &mixed), Err(Error::InvalidAlterTable { .. })));
+    assert!(matches!(
+        altered(&table, &mixed),
+        Err(Error::InvalidAlterTable { .. })
+    ));
     let system = altered(&table, &[add("__offset", int)]);
     assert!(matches!(system, Err(Error::InvalidTable { .. })));
     assert_eq!(altered(&table, &[]).unwrap(), Altered::Unchanged);
 }
 
 fn spec(pairs: &[(&str, &str)]) -> PartitionSpec {
-    PartitionSpec(pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect())
+    PartitionSpec(
+        pairs
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect(),
+    )
 }
 
 #[test]
@@ -309,7 +439,10 @@ fn partition_values_are_ordered_by_key_and_checked() {
         spec(&[("dt", "a"), ("name", "x$y")]),
     ] {
         let error = ordered_spec(&path(), &keys, &bad).unwrap_err();
-        assert!(matches!(error, Error::InvalidPartition { .. }), "{bad}: {error}");
+        assert!(
+            matches!(error, Error::InvalidPartition { .. }),
+            "{bad}: {error}"
+        );
     }
     let none = ordered_spec(&path(), &[], &spec(&[("dt", "a")])).unwrap_err();
     assert!(matches!(none, Error::TableNotPartitioned { .. }));
@@ -323,16 +456,28 @@ fn a_partition_must_be_of_its_columns_type_and_time() {
     };
     let by_day = create(partitioned(log_table(), &["day"])).unwrap();
     assert!(check(&by_day, "day", "2024-01-10").is_ok());
-    assert!(matches!(check(&by_day, "day", "tomorrow"), Err(Error::InvalidPartition { .. })));
+    assert!(matches!(
+        check(&by_day, "day", "tomorrow"),
+        Err(Error::InvalidPartition { .. })
+    ));
     let by_text = create(partitioned(log_table(), &["dt"])).unwrap();
     assert!(check(&by_text, "dt", "anything").is_ok());
-    assert!(matches!(check(&by_text, "dt", "__historical__"), Err(Error::InvalidPartition { .. })));
-    let auto = with(partitioned(log_table(), &["dt"]), &[("table.auto-partition.enabled", "true")]);
+    assert!(matches!(
+        check(&by_text, "dt", "__historical__"),
+        Err(Error::InvalidPartition { .. })
+    ));
+    let auto = with(
+        partitioned(log_table(), &["dt"]),
+        &[("table.auto-partition.enabled", "true")],
+    );
     let auto = create(auto).unwrap();
     assert!(check(&auto, "dt", "20240110").is_ok());
     assert!(check(&auto, "dt", "20240103").is_ok());
     for value in ["20240102", "2024-01-10", "anything"] {
         let error = check(&auto, "dt", value).unwrap_err();
-        assert!(matches!(error, Error::InvalidPartition { .. }), "{value}: {error}");
+        assert!(
+            matches!(error, Error::InvalidPartition { .. }),
+            "{value}: {error}"
+        );
     }
 }

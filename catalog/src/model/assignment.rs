@@ -22,10 +22,12 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    /// Spreads `count` buckets over `servers` in turn, `replication_factor` replicas each, on servers of their
-    /// own. Empty replica lists if there are no servers; fewer replicas if there are fewer servers.
+    /// Spreads `count` buckets over `servers` in turn, `replication_factor` replicas each, on
+    /// servers of their own. Empty replica lists if there are no servers; fewer replicas if there
+    /// are fewer servers.
     ///
-    /// * `start`: which server takes the first bucket; vary it, or the first server leads everything.
+    /// * `start`: which server takes the first bucket; vary it, or the first server leads
+    ///   everything.
     pub fn spread(
         table_id: Option<TableId>,
         count: TotalBuckets,
@@ -33,12 +35,24 @@ impl Assignment {
         servers: &[ServerId],
         start: usize,
     ) -> Self {
-        let from = |bucket: usize| servers.iter().cycle().skip((start + bucket) % servers.len().max(1));
+        let from = |bucket: usize| {
+            servers
+                .iter()
+                .cycle()
+                .skip((start + bucket) % servers.len().max(1))
+        };
         let replicas = replication_factor.min(servers.len());
         let buckets = (0..count.0).zip(0..).map(|(bucket, position)| {
-            (BucketId(bucket), from(position).take(replicas).copied().collect())
+            (
+                BucketId(bucket),
+                from(position).take(replicas).copied().collect(),
+            )
         });
-        Self { table_id, buckets: buckets.collect(), unknown: Unknown::new() }
+        Self {
+            table_id,
+            buckets: buckets.collect(),
+            unknown: Unknown::new(),
+        }
     }
 
     /// How many buckets there are: the physical truth behind a missing count.
@@ -53,7 +67,9 @@ impl Document for Assignment {
     fn check(&self) -> Result<(), String> {
         for (bucket, expected) in self.buckets.keys().zip(0..) {
             if bucket.0 != expected {
-                return Err(format!("it names bucket {bucket} where bucket {expected} belongs"));
+                return Err(format!(
+                    "it names bucket {bucket} where bucket {expected} belongs"
+                ));
             }
         }
         Ok(())
@@ -67,7 +83,9 @@ fn read_buckets<'de, D: Deserializer<'de>>(
     let texts = BTreeMap::<String, Vec<ServerId>>::deserialize(deserializer)?;
     let mut buckets = BTreeMap::new();
     for (text, replicas) in texts {
-        let number = text.parse().map_err(|_| serde::de::Error::custom(format!("bucket `{text}`")))?;
+        let number = text
+            .parse()
+            .map_err(|_| serde::de::Error::custom(format!("bucket `{text}`")))?;
         if buckets.insert(BucketId(number), replicas).is_some() {
             return Err(serde::de::Error::custom(format!("bucket {number} twice")));
         }

@@ -28,23 +28,39 @@ pub struct LakeOffsets {
 impl LakeOffsets {
     /// No offsets yet.
     pub fn new(table_id: TableId) -> Self {
-        Self { table_id, end_offsets: BTreeMap::new() }
+        Self {
+            table_id,
+            end_offsets: BTreeMap::new(),
+        }
     }
 
     /// End offset of a bucket; `None` if unknown.
-    pub fn end_offset(&self, partition: Option<PartitionId>, bucket: BucketId) -> Option<LogOffset> {
+    pub fn end_offset(
+        &self,
+        partition: Option<PartitionId>,
+        bucket: BucketId,
+    ) -> Option<LogOffset> {
         self.end_offsets.get(&(partition, bucket)).copied()
     }
 
     /// These offsets with those of `newer` in their place where both have one.
     pub fn merged(&self, newer: &LakeOffsets) -> Self {
         let mut merged = self.clone();
-        merged.end_offsets.extend(newer.end_offsets.iter().map(|(bucket, end)| (*bucket, *end)));
+        merged.end_offsets.extend(
+            newer
+                .end_offsets
+                .iter()
+                .map(|(bucket, end)| (*bucket, *end)),
+        );
         merged
     }
 
-    /// The first bucket whose offset here is lower than in `earlier`, with both offsets (earlier, here).
-    pub fn first_regression(&self, earlier: &LakeOffsets) -> Option<(Bucket, LogOffset, LogOffset)> {
+    /// The first bucket whose offset here is lower than in `earlier`, with both offsets (earlier,
+    /// here).
+    pub fn first_regression(
+        &self,
+        earlier: &LakeOffsets,
+    ) -> Option<(Bucket, LogOffset, LogOffset)> {
         earlier.end_offsets.iter().find_map(|(bucket, before)| {
             let now = self.end_offsets.get(bucket)?;
             (now < before).then_some((*bucket, *before, *now))
@@ -56,7 +72,10 @@ impl Document for LakeOffsets {
     const VERSION: i64 = 1;
 
     fn check(&self) -> Result<(), String> {
-        let mut partitioned = self.end_offsets.keys().map(|(partition, _)| partition.is_some());
+        let mut partitioned = self
+            .end_offsets
+            .keys()
+            .map(|(partition, _)| partition.is_some());
         if let Some(first) = partitioned.next()
             && partitioned.any(|other| other != first)
         {
@@ -89,10 +108,18 @@ impl TryFrom<File> for LakeOffsets {
         let mut offsets = Self::new(file.table_id);
         let mut take = |partition: Option<PartitionId>, ends: Vec<i64>| {
             if ends.len() > MAX_BUCKETS {
-                return Err(format!("it names {} buckets, at most {MAX_BUCKETS}", ends.len()));
+                return Err(format!(
+                    "it names {} buckets, at most {MAX_BUCKETS}",
+                    ends.len()
+                ));
             }
             for (bucket, end) in (0..).map(BucketId).zip(ends) {
-                if end >= 0 && offsets.end_offsets.insert((partition, bucket), LogOffset(end)).is_some() {
+                if end >= 0
+                    && offsets
+                        .end_offsets
+                        .insert((partition, bucket), LogOffset(end))
+                        .is_some()
+                {
                     return Err(format!("it names partition {partition:?} twice"));
                 }
             }
@@ -111,17 +138,32 @@ impl From<LakeOffsets> for File {
         let mut arrays: BTreeMap<Option<PartitionId>, Vec<i64>> = BTreeMap::new();
         for ((partition, bucket), end) in offsets.end_offsets {
             let array = arrays.entry(partition).or_default();
-            let Ok(index) = usize::try_from(bucket.0) else { continue };
-            assert!(index < MAX_BUCKETS, "bucket {bucket} of table {}", offsets.table_id);
+            let Ok(index) = usize::try_from(bucket.0) else {
+                continue;
+            };
+            assert!(
+                index < MAX_BUCKETS,
+                "bucket {bucket} of table {}",
+                offsets.table_id
+            );
             array.resize(index.max(array.len()), -1);
             array.push(end.0);
         }
         let bucket_offsets = arrays.remove(&None);
-        let partitions = arrays.into_iter().filter_map(|(partition, bucket_offsets)| {
-            partition.map(|partition_id| PartitionOffsets { partition_id, bucket_offsets })
-        });
+        let partitions = arrays
+            .into_iter()
+            .filter_map(|(partition, bucket_offsets)| {
+                partition.map(|partition_id| PartitionOffsets {
+                    partition_id,
+                    bucket_offsets,
+                })
+            });
         let partitions: Vec<_> = partitions.collect();
         let partition_offsets = (!partitions.is_empty()).then_some(partitions);
-        Self { table_id: offsets.table_id, bucket_offsets, partition_offsets }
+        Self {
+            table_id: offsets.table_id,
+            bucket_offsets,
+            partition_offsets,
+        }
     }
 }

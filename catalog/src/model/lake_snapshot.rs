@@ -47,7 +47,13 @@ impl LakeSnapshot {
     /// A snapshot whose offsets are in a file.
     pub fn new(snapshot_id: i64, tiered_offsets: String, readable_offsets: Option<String>) -> Self {
         let unknown = Unknown::new();
-        Self { snapshot_id, tiered_offsets, readable_offsets, inline: None, unknown }
+        Self {
+            snapshot_id,
+            tiered_offsets,
+            readable_offsets,
+            inline: None,
+            unknown,
+        }
     }
 }
 
@@ -65,15 +71,23 @@ impl LakeTable {
 
     /// The snapshot with this lake id.
     pub fn find(&self, snapshot_id: i64) -> Option<&LakeSnapshot> {
-        self.lake_snapshots.iter().rev().find(|snapshot| snapshot.snapshot_id == snapshot_id)
+        self.lake_snapshots
+            .iter()
+            .rev()
+            .find(|snapshot| snapshot.snapshot_id == snapshot_id)
     }
 
     /// The document with `snapshot` as the current one, and the snapshots that it no longer names.
     ///
-    /// * `earliest_to_keep`: `None` keeps only the new one; an id that stands in the history keeps from there
-    ///   on, by position; [`KEEP_ALL`] and unknown ids keep all. Never more than [`MAX_SNAPSHOTS`].
+    /// * `earliest_to_keep`: `None` keeps only the new one; an id that stands in the history keeps
+    ///   from there on, by position; [`KEEP_ALL`] and unknown ids keep all. Never more than
+    ///   [`MAX_SNAPSHOTS`].
     /// * A snapshot that stands last already with the same id is replaced.
-    pub fn with(&self, snapshot: LakeSnapshot, earliest_to_keep: Option<i64>) -> (Self, Vec<LakeSnapshot>) {
+    pub fn with(
+        &self,
+        snapshot: LakeSnapshot,
+        earliest_to_keep: Option<i64>,
+    ) -> (Self, Vec<LakeSnapshot>) {
         let mut dropped = Vec::new();
         let mut kept = self.lake_snapshots.clone();
         kept.retain(|old| {
@@ -85,13 +99,22 @@ impl LakeTable {
         });
         let first_kept = match earliest_to_keep {
             None => kept.len(),
-            Some(id) => kept.iter().position(|old| old.snapshot_id == id).unwrap_or(0),
+            Some(id) => kept
+                .iter()
+                .position(|old| old.snapshot_id == id)
+                .unwrap_or(0),
         };
         dropped.extend(kept.drain(..first_kept));
         kept.push(snapshot);
         let excess = kept.len().saturating_sub(MAX_SNAPSHOTS);
         dropped.extend(kept.drain(..excess));
-        (Self { lake_snapshots: kept, unknown: self.unknown.clone() }, dropped)
+        (
+            Self {
+                lake_snapshots: kept,
+                unknown: self.unknown.clone(),
+            },
+            dropped,
+        )
     }
 }
 
@@ -103,7 +126,8 @@ impl Document for LakeTable {
             return Ok(());
         }
         let fields_of_v1 = Value::Object(std::mem::take(fields));
-        let old: VersionOne = serde_json::from_value(fields_of_v1).map_err(|error| error.to_string())?;
+        let old: VersionOne =
+            serde_json::from_value(fields_of_v1).map_err(|error| error.to_string())?;
         let offsets = old.offsets().map(|offsets| offsets.encode());
         let inline = match offsets {
             Some(Ok(bytes)) => serde_json::from_slice(&bytes).map_err(|error| error.to_string())?,
@@ -139,7 +163,9 @@ impl VersionOne {
         let mut offsets = LakeOffsets::new(self.table_id?);
         for bucket in &self.buckets {
             if let Some(end) = bucket.log_end_offset {
-                offsets.end_offsets.insert((bucket.partition_id, bucket.bucket_id), end);
+                offsets
+                    .end_offsets
+                    .insert((bucket.partition_id, bucket.bucket_id), end);
             }
         }
         Some(offsets)

@@ -28,7 +28,11 @@ pub struct LeaderIsr {
 
 impl LeaderIsr {
     /// The first leader of a new bucket, alone in sync or with `isr`.
-    pub fn first(leader: ServerId, isr: Vec<ServerId>, coordinator_epoch: CoordinatorEpoch) -> Self {
+    pub fn first(
+        leader: ServerId,
+        isr: Vec<ServerId>,
+        coordinator_epoch: CoordinatorEpoch,
+    ) -> Self {
         Self {
             leader,
             leader_epoch: LeaderEpoch(0),

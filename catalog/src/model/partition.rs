@@ -8,8 +8,8 @@ use super::{Document, Unknown};
 
 /// The document of a partition.
 ///
-/// Version 2 adds `bucket_count`, which a version-1 document lacks. The name `bucket_count_actual` of an
-/// earlier draft is read too.
+/// Version 2 adds `bucket_count`, which a version-1 document lacks. The name `bucket_count_actual`
+/// of an earlier draft is read too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Partition {
     /// The table it belongs to.

@@ -10,8 +10,8 @@ use super::{Document, Unknown};
 
 /// The document of a table: everything but its schema.
 ///
-/// Version 2 adds `bucket_layout_epoch`; version 1 stands for epoch 0. The name `bucket_count_epoch` of the
-/// released wire format is read too.
+/// Version 2 adds `bucket_layout_epoch`; version 1 stands for epoch 0. The name
+/// `bucket_count_epoch` of the released wire format is read too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// The id.
@@ -20,14 +20,20 @@ pub struct Table {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub comment: Option<String>,
     /// Columns it is partitioned by, in order; empty if it isn't.
-    #[serde(rename = "partition_key", skip_serializing_if = "Vec::is_empty", default)]
+    #[serde(
+        rename = "partition_key",
+        skip_serializing_if = "Vec::is_empty",
+        default
+    )]
     pub partition_keys: Vec<String>,
     /// Columns whose hash chooses the bucket; empty if any bucket will do.
     #[serde(rename = "bucket_key", skip_serializing_if = "Vec::is_empty", default)]
     pub bucket_keys: Vec<String>,
-    /// Buckets of an unpartitioned table; of a partitioned one the count that a *new* partition copies.
+    /// Buckets of an unpartitioned table; of a partitioned one the count that a *new* partition
+    /// copies.
     pub bucket_count: TotalBuckets,
-    /// How often `bucket_count` was altered. Above 0 a partition without a count of its own is an error.
+    /// How often `bucket_count` was altered. Above 0 a partition without a count of its own is an
+    /// error.
     #[serde(default)]
     pub bucket_layout_epoch: i64,
     /// The properties that the server knows.
@@ -70,7 +76,10 @@ impl Document for Table {
             return Err(format!("its bucket count is {}", self.bucket_count));
         }
         if self.bucket_layout_epoch < 0 {
-            return Err(format!("its bucket layout epoch is {}", self.bucket_layout_epoch));
+            return Err(format!(
+                "its bucket layout epoch is {}",
+                self.bucket_layout_epoch
+            ));
         }
         Ok(())
     }

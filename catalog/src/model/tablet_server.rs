@@ -43,7 +43,9 @@ pub struct Listener {
 impl TabletServer {
     /// Joins addresses to the text of [`Self::listeners`].
     pub fn listeners_text(listeners: &[Listener]) -> String {
-        let texts = listeners.iter().map(|l| format!("{}://{}:{}", l.name, l.host, l.port));
+        let texts = listeners
+            .iter()
+            .map(|l| format!("{}://{}:{}", l.name, l.host, l.port));
         texts.collect::<Vec<_>>().join(",")
     }
 
@@ -53,8 +55,15 @@ impl TabletServer {
         for text in self.listeners.split(',') {
             let (name, address) = text.trim().split_once("://")?;
             let (host, port) = address.rsplit_once(':')?;
-            let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-            listeners.push(Listener { name: name.to_owned(), host, port: port.parse().ok()? });
+            let host = host
+                .trim_start_matches('[')
+                .trim_end_matches(']')
+                .to_owned();
+            listeners.push(Listener {
+                name: name.to_owned(),
+                host,
+                port: port.parse().ok()?,
+            });
         }
         Some(listeners)
     }
@@ -65,7 +74,9 @@ impl Document for TabletServer {
 
     fn upgrade(version: i64, fields: &mut Map<String, Value>) -> Result<(), String> {
         if version == 1 {
-            let host = fields.remove("host").and_then(|host| host.as_str().map(str::to_owned));
+            let host = fields
+                .remove("host")
+                .and_then(|host| host.as_str().map(str::to_owned));
             let port = fields.remove("port").and_then(|port| port.as_i64());
             let (Some(host), Some(port)) = (host, port) else {
                 return Err("it has no host and port".to_owned());

@@ -62,7 +62,11 @@ fn documents_are_written_as_the_reference_writes_them() {
     ));
     let listeners = server.parse_listeners().unwrap();
     assert_eq!(TabletServer::listeners_text(&listeners), server.listeners);
-    let second = Listener { name: "INTERNAL".to_owned(), host: "h".to_owned(), port: 9125 };
+    let second = Listener {
+        name: "INTERNAL".to_owned(),
+        host: "h".to_owned(),
+        port: 9125,
+    };
     assert_eq!(listeners[1], second);
 }
 
@@ -78,7 +82,10 @@ fn offsets_files_of_the_reference_are_read_and_written_again() {
     }
     let offsets = read::<LakeOffsets>(golden_files[2]);
     assert_eq!(offsets.table_id, TableId(8));
-    assert_eq!(offsets.end_offset(Some(PartitionId(5)), BucketId(1)), Some(LogOffset(19)));
+    assert_eq!(
+        offsets.end_offset(Some(PartitionId(5)), BucketId(1)),
+        Some(LogOffset(19))
+    );
     assert_eq!(offsets.end_offset(Some(PartitionId(5)), BucketId(0)), None);
     golden::<LakeOffsets>(r#"{"version":1,"table_id":11}"#);
 }
@@ -87,9 +94,15 @@ fn offsets_files_of_the_reference_are_read_and_written_again() {
 fn offsets_merge_by_bucket_and_tell_regressions() {
     let old = read::<LakeOffsets>(r#"{"version":1,"table_id":1,"bucket_offsets":[5,7,-1]}"#);
     let new = read::<LakeOffsets>(r#"{"version":1,"table_id":1,"bucket_offsets":[-1,6,2]}"#);
-    assert_eq!(written(&old.merged(&new)), r#"{"version":1,"table_id":1,"bucket_offsets":[5,6,2]}"#);
+    assert_eq!(
+        written(&old.merged(&new)),
+        r#"{"version":1,"table_id":1,"bucket_offsets":[5,6,2]}"#
+    );
     let lower = new.first_regression(&old);
-    assert_eq!(lower, Some(((None, BucketId(1)), LogOffset(7), LogOffset(6))));
+    assert_eq!(
+        lower,
+        Some(((None, BucketId(1)), LogOffset(7), LogOffset(6)))
+    );
     assert_eq!(old.merged(&old).first_regression(&old), None);
 }
 
@@ -99,24 +112,35 @@ fn older_documents_are_read() {
         r#"{"version":1,"table_id":7,"bucket_count":4,"properties":{},"custom_properties":{},
             "created_time":1,"modified_time":2}"#,
     );
-    assert_eq!((table.bucket_layout_epoch, table.is_partitioned()), (0, false));
+    assert_eq!(
+        (table.bucket_layout_epoch, table.is_partitioned()),
+        (0, false)
+    );
     let partition = read::<Partition>(r#"{"version":1,"table_id":7,"partition_id":31}"#);
     assert_eq!(partition.bucket_count, None);
     let leader = read::<LeaderIsr>(
         r#"{"version":1,"leader":-1,"leader_epoch":0,"isr":[],"coordinator_epoch":0,"bucket_epoch":0}"#,
     );
     assert_eq!((leader.leader(), leader.standby_replicas.len()), (None, 0));
-    let server = read::<TabletServer>(r#"{"version":1,"host":"h","port":1,"register_timestamp":5}"#);
+    let server =
+        read::<TabletServer>(r#"{"version":1,"host":"h","port":1,"register_timestamp":5}"#);
     assert_eq!(server.listeners, "FLUSS://h:1");
     let lake = read::<LakeTable>(
         r#"{"version":1,"snapshot_id":3,"table_id":7,
             "buckets":[{"partition_id":31,"bucket_id":0,"log_end_offset":9},{"bucket_id":1,"partition_id":31}]}"#,
     );
     let inline = lake.latest_readable().unwrap().inline.as_ref().unwrap();
-    assert_eq!(inline.end_offset(Some(PartitionId(31)), BucketId(0)), Some(LogOffset(9)));
+    assert_eq!(
+        inline.end_offset(Some(PartitionId(31)), BucketId(0)),
+        Some(LogOffset(9))
+    );
     assert_eq!(lake.latest().unwrap().snapshot_id, 3);
     let (next, dropped) = lake.with(LakeSnapshot::new(4, "f".to_owned(), None), Some(KEEP_ALL));
-    assert_eq!((next.lake_snapshots.len(), dropped.len()), (1, 1), "version 1 is replaced");
+    assert_eq!(
+        (next.lake_snapshots.len(), dropped.len()),
+        (1, 1),
+        "version 1 is replaced"
+    );
 }
 
 #[test]
@@ -128,8 +152,9 @@ fn earlier_names_of_the_bucket_layout_are_read_and_the_seeds_written() {
     assert_eq!(table.bucket_layout_epoch, 5);
     assert!(written(&table).contains(r#""bucket_layout_epoch":5"#));
     assert!(!written(&table).contains("bucket_count_epoch"));
-    let partition =
-        read::<Partition>(r#"{"version":2,"table_id":7,"partition_id":31,"bucket_count_actual":3}"#);
+    let partition = read::<Partition>(
+        r#"{"version":2,"table_id":7,"partition_id":31,"bucket_count_actual":3}"#,
+    );
     assert_eq!(partition.bucket_count, Some(TotalBuckets(3)));
     assert!(written(&partition).contains(r#""bucket_count":3"#));
 }
@@ -138,7 +163,17 @@ fn earlier_names_of_the_bucket_layout_are_read_and_the_seeds_written() {
 fn unreadable_is_not_absent_and_newer_is_refused() {
     let newer = Partition::decode("p", br#"{"version":3,"table_id":7,"partition_id":31}"#);
     let newer = newer.unwrap_err();
-    assert!(matches!(newer, Error::NewerVersion { found: 3, known: 2, .. }), "{newer}");
+    assert!(
+        matches!(
+            newer,
+            Error::NewerVersion {
+                found: 3,
+                known: 2,
+                ..
+            }
+        ),
+        "{newer}"
+    );
     for text in [
         "",
         "{",
@@ -178,7 +213,11 @@ fn the_coordinator_epoch_is_decimal_text() {
 fn snapshots_are_kept_by_position_and_never_more_than_the_limit() {
     let snapshot = |id: i64| LakeSnapshot::new(id, format!("file-{id}"), None);
     let ids = |table: &LakeTable| -> Vec<i64> {
-        table.lake_snapshots.iter().map(|snapshot| snapshot.snapshot_id).collect()
+        table
+            .lake_snapshots
+            .iter()
+            .map(|snapshot| snapshot.snapshot_id)
+            .collect()
     };
     let history = LakeTable {
         lake_snapshots: [5, 9, 7].map(snapshot).to_vec(),
@@ -190,10 +229,22 @@ fn snapshots_are_kept_by_position_and_never_more_than_the_limit() {
     };
     assert_eq!(with(None), (vec![8], 3));
     assert_eq!(with(Some(KEEP_ALL)), (vec![5, 9, 7, 8], 0));
-    assert_eq!(with(Some(1234)), (vec![5, 9, 7, 8], 0), "an unknown id keeps all");
-    assert_eq!(with(Some(9)), (vec![9, 7, 8], 1), "by position, not by number");
+    assert_eq!(
+        with(Some(1234)),
+        (vec![5, 9, 7, 8], 0),
+        "an unknown id keeps all"
+    );
+    assert_eq!(
+        with(Some(9)),
+        (vec![9, 7, 8], 1),
+        "by position, not by number"
+    );
     let (again, _) = history.with(snapshot(7), Some(KEEP_ALL));
-    assert_eq!(ids(&again), [5, 9, 7], "the same snapshot twice stands once");
+    assert_eq!(
+        ids(&again),
+        [5, 9, 7],
+        "the same snapshot twice stands once"
+    );
     let mut table = LakeTable::default();
     for id in 0..200 {
         table = table.with(snapshot(id), Some(KEEP_ALL)).0;
@@ -210,7 +261,10 @@ fn an_assignment_gives_each_bucket_replicas_on_servers_of_their_own() {
     let text = r#"{"version":1,"buckets":{"0":[3,1],"1":[1,2],"2":[2,3],"3":[3,1]}}"#;
     assert_eq!(written(&assignment), text);
     let alone = Assignment::spread(None, TotalBuckets(2), 3, &servers[..1], 0);
-    assert_eq!(written(&alone), r#"{"version":1,"buckets":{"0":[1],"1":[1]}}"#);
+    assert_eq!(
+        written(&alone),
+        r#"{"version":1,"buckets":{"0":[1],"1":[1]}}"#
+    );
 }
 
 fn unknown_fields() -> impl Strategy<Value = Unknown> {
@@ -219,7 +273,8 @@ fn unknown_fields() -> impl Strategy<Value = Unknown> {
         ".*".prop_map(|text| json!(text)),
         Just(json!({"deep": [1, null, {"er": 2.5}]})),
     ];
-    prop::collection::btree_map("x_[a-z]{1,8}", value, 0..4).prop_map(|map| map.into_iter().collect())
+    prop::collection::btree_map("x_[a-z]{1,8}", value, 0..4)
+        .prop_map(|map| map.into_iter().collect())
 }
 
 prop_compose! {

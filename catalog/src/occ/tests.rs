@@ -17,7 +17,11 @@ async fn value(store: &dyn MetadataStore) -> String {
 }
 
 /// Appends `text` to the value of [`key`], counting the decisions.
-async fn append(store: &FaultyStore, text: &'static str, tries: &AtomicU32) -> Result<Updated<u32>> {
+async fn append(
+    store: &FaultyStore,
+    text: &'static str,
+    tries: &AtomicU32,
+) -> Result<Updated<u32>> {
     update(store, "append", 4, |attempt| {
         async move {
             tries.fetch_add(1, Ordering::SeqCst);
@@ -35,7 +39,10 @@ async fn append(store: &FaultyStore, text: &'static str, tries: &AtomicU32) -> R
 
 async fn store_with(text: &'static str) -> FaultyStore {
     let store = FaultyStore::new(MemoryStore::new());
-    store.commit(Txn::new(None).put(key(), text, Expect::Absent)).await.unwrap();
+    store
+        .commit(Txn::new(None).put(key(), text, Expect::Absent))
+        .await
+        .unwrap();
     store.forget_calls();
     store
 }
@@ -46,7 +53,11 @@ async fn a_reply_lost_after_the_commit_applies_once() {
     store.fail_commit(1, Fault::LostReply);
     let updated = append(&store, "b", &tries).await.unwrap();
     assert_eq!((updated.value, value(&store).await.as_str()), (0, "ab"));
-    assert_eq!(tries.load(Ordering::SeqCst), 1, "the decision is not run again");
+    assert_eq!(
+        tries.load(Ordering::SeqCst),
+        1,
+        "the decision is not run again"
+    );
 }
 
 #[tokio::test]
@@ -68,14 +79,21 @@ async fn a_foreign_change_after_an_unknown_outcome_is_never_overwritten() {
     });
     let error = append(&store, "b", &tries).await.unwrap_err();
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
-    assert_eq!((value(&store).await.as_str(), tries.load(Ordering::SeqCst)), ("foreign", 1));
+    assert_eq!(
+        (value(&store).await.as_str(), tries.load(Ordering::SeqCst)),
+        ("foreign", 1)
+    );
 }
 
 #[tokio::test]
 async fn a_conflict_reads_and_decides_again() {
     let (store, tries) = (store_with("a").await, AtomicU32::new(0));
     store.before_commit(1, |store| {
-        store.commit(Txn::new(None).put(key(), "x", Expect::Any)).now_or_never().unwrap().unwrap();
+        store
+            .commit(Txn::new(None).put(key(), "x", Expect::Any))
+            .now_or_never()
+            .unwrap()
+            .unwrap();
     });
     let updated = append(&store, "b", &tries).await.unwrap();
     assert_eq!((updated.value, value(&store).await.as_str()), (1, "xb"));
@@ -91,7 +109,10 @@ async fn conflicts_without_end_are_told_after_the_last_attempt() {
         });
     }
     let error = append(&store, "b", &tries).await.unwrap_err();
-    assert!(matches!(error, Error::Conflict { attempts: 4, .. }), "{error}");
+    assert!(
+        matches!(error, Error::Conflict { attempts: 4, .. }),
+        "{error}"
+    );
     assert!(error.is_retriable());
 }
 
@@ -99,11 +120,17 @@ async fn conflicts_without_end_are_told_after_the_last_attempt() {
 async fn a_failed_fence_ends_it_at_once() {
     let store = store_with("a").await;
     let stale = store.get(&key()).await.unwrap().unwrap().modified;
-    store.commit(Txn::new(None).put(key(), "newer", Expect::Any)).await.unwrap();
+    store
+        .commit(Txn::new(None).put(key(), "newer", Expect::Any))
+        .await
+        .unwrap();
     let mut tries = 0;
     let error = update(&store, "fenced", 4, |_| {
         tries += 1;
-        let fence = Fence { key: key(), at: stale };
+        let fence = Fence {
+            key: key(),
+            at: stale,
+        };
         let txn = Txn::new(Some(fence)).put(Key::rebalance(), "x", Expect::Any);
         async move { Ok(Decision::Commit(txn, ())) }.boxed()
     })

@@ -1,7 +1,8 @@
 //! The keys of the store: Fluss's own paths, and our private ones below `/x-…`.
 //!
-//! A key is only built by a constructor named after what it holds, and every piece of foreign text is
-//! checked to be one segment, so a name never becomes structure. Paths as in the reference's `ZkData`.
+//! A key is only built by a constructor named after what it holds, and every piece of foreign text
+//! is checked to be one segment, so a name never becomes structure. Paths as in the reference's
+//! `ZkData`.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -47,13 +48,20 @@ impl Key {
 
     /// Whether `self` is exactly one segment below `parent`.
     pub fn is_child_of(&self, parent: &Key) -> bool {
-        self.0.rsplit_once('/').is_some_and(|(front, _)| front == parent.as_str())
+        self.0
+            .rsplit_once('/')
+            .is_some_and(|(front, _)| front == parent.as_str())
     }
 
     /// Reads a key back from a backend's own storage, checking it like any other text.
     pub fn from_stored(path: &str) -> Result<Self, StoreError> {
-        let bad = |reason| StoreError::BadKey { path: path.to_owned(), reason };
-        let segments = path.strip_prefix('/').ok_or_else(|| bad("it does not start with `/`"))?;
+        let bad = |reason| StoreError::BadKey {
+            path: path.to_owned(),
+            reason,
+        };
+        let segments = path
+            .strip_prefix('/')
+            .ok_or_else(|| bad("it does not start with `/`"))?;
         for segment in segments.split('/') {
             check_segment(segment).map_err(bad)?;
         }
@@ -76,16 +84,25 @@ impl Key {
         let key = Key(format!("{self}/{text}"));
         match check_segment(text) {
             Ok(()) => key.within_limits(),
-            Err(reason) => Err(StoreError::BadKey { path: key.0, reason }),
+            Err(reason) => Err(StoreError::BadKey {
+                path: key.0,
+                reason,
+            }),
         }
     }
 
     fn within_limits(self) -> Result<Self, StoreError> {
         if self.0.len() > MAX_KEY_BYTES {
-            return Err(StoreError::BadKey { path: self.0, reason: "it is longer than 1024 bytes" });
+            return Err(StoreError::BadKey {
+                path: self.0,
+                reason: "it is longer than 1024 bytes",
+            });
         }
         if self.depth() > MAX_KEY_DEPTH {
-            return Err(StoreError::BadKey { path: self.0, reason: "it is more than 12 deep" });
+            return Err(StoreError::BadKey {
+                path: self.0,
+                reason: "it is more than 12 deep",
+            });
         }
         Ok(self)
     }
@@ -145,7 +162,10 @@ impl Key {
 
     /// Counter of an auto-increment column.
     pub fn auto_increment(path: &TablePath, column_id: i32) -> Result<Self, StoreError> {
-        Ok(Key(format!("{}/auto_inc/col_{column_id}", Self::table(path)?)))
+        Ok(Key(format!(
+            "{}/auto_inc/col_{column_id}",
+            Self::table(path)?
+        )))
     }
 
     /// Counter of table ids: an 8-byte big-endian long.
@@ -191,7 +211,8 @@ impl Key {
         Self::fixed("/tabletservers/tables")
     }
 
-    /// Assignment of an unpartitioned table; also parent of what its buckets and its lake table hold.
+    /// Assignment of an unpartitioned table; also parent of what its buckets and its lake table
+    /// hold.
     pub fn table_assignment(table: TableId) -> Self {
         Self::table_assignments().number(table)
     }
@@ -215,7 +236,9 @@ impl Key {
     }
 
     fn bucket(bucket: TableBucket) -> Self {
-        Self::assignment_of(bucket.table, bucket.partition).then("buckets").number(bucket.bucket)
+        Self::assignment_of(bucket.table, bucket.partition)
+            .then("buckets")
+            .number(bucket.bucket)
     }
 
     /// Leader and in-sync replicas of a bucket.
@@ -266,7 +289,8 @@ impl Key {
         Self::fixed("/coordinators/active")
     }
 
-    /// The coordinator epoch, as decimal text; its revision is the fence of every coordinator write.
+    /// The coordinator epoch, as decimal text; its revision is the fence of every coordinator
+    /// write.
     pub fn coordinator_epoch() -> Self {
         Self::fixed("/coordinators/epoch")
     }
@@ -347,17 +371,41 @@ mod tests {
     #[test]
     fn paths_are_those_of_the_reference() {
         let path = TablePath::new("db", "t");
-        let bucket =
-            TableBucket { table: TableId(7), partition: Some(PartitionId(31)), bucket: BucketId(2) };
-        let table_bucket = TableBucket { partition: None, ..bucket };
+        let bucket = TableBucket {
+            table: TableId(7),
+            partition: Some(PartitionId(31)),
+            bucket: BucketId(2),
+        };
+        let table_bucket = TableBucket {
+            partition: None,
+            ..bucket
+        };
         let paths = [
             (Key::database("db").unwrap(), "/metadata/databases/db"),
-            (Key::table(&path).unwrap(), "/metadata/databases/db/tables/t"),
-            (Key::schema(&path, SchemaId(1)).unwrap(), "/metadata/databases/db/tables/t/schemas/1"),
-            (Key::partition(&path, "a$b").unwrap(), "/metadata/databases/db/tables/t/partitions/a$b"),
-            (Key::leader_isr(bucket), "/tabletservers/partitions/31/buckets/2/leader_isr"),
-            (Key::leader_isr(table_bucket), "/tabletservers/tables/7/buckets/2/leader_isr"),
-            (Key::lake_table(TableId(7)), "/tabletservers/tables/7/laketable"),
+            (
+                Key::table(&path).unwrap(),
+                "/metadata/databases/db/tables/t",
+            ),
+            (
+                Key::schema(&path, SchemaId(1)).unwrap(),
+                "/metadata/databases/db/tables/t/schemas/1",
+            ),
+            (
+                Key::partition(&path, "a$b").unwrap(),
+                "/metadata/databases/db/tables/t/partitions/a$b",
+            ),
+            (
+                Key::leader_isr(bucket),
+                "/tabletservers/partitions/31/buckets/2/leader_isr",
+            ),
+            (
+                Key::leader_isr(table_bucket),
+                "/tabletservers/tables/7/buckets/2/leader_isr",
+            ),
+            (
+                Key::lake_table(TableId(7)),
+                "/tabletservers/tables/7/laketable",
+            ),
             (Key::tiering_owner(TableId(7)), "/x-tiering/7/owner"),
         ];
         for (key, expected) in paths {

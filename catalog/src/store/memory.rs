@@ -102,14 +102,26 @@ impl MetadataStore for MemoryStore {
 
     async fn close_session(&self, session: SessionId) -> Result<()> {
         let mut state = self.state.lock();
-        let Some(end) = state.sessions.remove(&session) else { return Ok(()) };
+        let Some(end) = state.sessions.remove(&session) else {
+            return Ok(());
+        };
         end.end();
-        let owned = state.entries.iter().filter(|(_, entry)| entry.session == Some(session));
+        let owned = state
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.session == Some(session));
         let keys: Vec<Key> = owned.map(|(key, _)| key.clone()).collect();
         let at = state.next_revision();
         let mut changes = Vec::new();
         for key in keys {
-            state.apply(Op::Delete { key, expect: super::Expect::Any }, at, &mut changes);
+            state.apply(
+                Op::Delete {
+                    key,
+                    expect: super::Expect::Any,
+                },
+                at,
+                &mut changes,
+            );
         }
         self.hub.publish(at, changes);
         Ok(())
@@ -121,14 +133,25 @@ impl MetadataStore for MemoryStore {
             Some(entry) => decode_counter(counter, &entry.value)?,
             None => 0,
         };
-        let end = start.checked_add(u64::from(count)).ok_or_else(|| StoreError::Corrupt {
-            reason: format!("the counter {counter} is used up at {start}"),
-        })?;
+        let end = start
+            .checked_add(u64::from(count))
+            .ok_or_else(|| StoreError::Corrupt {
+                reason: format!("the counter {counter} is used up at {start}"),
+            })?;
         let at = state.next_revision();
         let value = Bytes::copy_from_slice(&end.to_be_bytes());
         let mut changes = Vec::new();
         let expect = super::Expect::Any;
-        state.apply(Op::Put { key: counter.clone(), value, expect, session: None }, at, &mut changes);
+        state.apply(
+            Op::Put {
+                key: counter.clone(),
+                value,
+                expect,
+                session: None,
+            },
+            at,
+            &mut changes,
+        );
         self.hub.publish(at, changes);
         Ok(start..end)
     }
@@ -140,7 +163,10 @@ impl MetadataStore for MemoryStore {
 
 fn decode_counter(counter: &Key, value: &[u8]) -> Result<u64> {
     let bytes = value.try_into().map_err(|_| StoreError::Corrupt {
-        reason: format!("the counter {counter} holds {} bytes instead of 8", value.len()),
+        reason: format!(
+            "the counter {counter} holds {} bytes instead of 8",
+            value.len()
+        ),
     })?;
     Ok(u64::from_be_bytes(bytes))
 }
@@ -151,7 +177,10 @@ impl State {
     }
 
     fn below(&self, prefix: &Key) -> impl Iterator<Item = (Key, Versioned)> {
-        let entries = self.entries.iter().filter(move |(key, _)| key.is_under(prefix));
+        let entries = self
+            .entries
+            .iter()
+            .filter(move |(key, _)| key.is_under(prefix));
         entries.map(|(key, entry)| (key.clone(), entry.versioned.clone()))
     }
 
@@ -167,7 +196,10 @@ impl State {
             return Err(StoreError::Fenced);
         }
         for (op_index, op) in txn.ops.iter().enumerate() {
-            if let Op::Put { session: Some(session), .. } = op
+            if let Op::Put {
+                session: Some(session),
+                ..
+            } = op
                 && !self.sessions.contains_key(session)
             {
                 return Err(StoreError::SessionLost);
@@ -175,7 +207,10 @@ impl State {
             let found = self.find(op.key());
             if !op.expect().holds(found) {
                 let found = found.map(|entry| entry.modified);
-                return Err(StoreError::Conflict { op: op_index, found });
+                return Err(StoreError::Conflict {
+                    op: op_index,
+                    found,
+                });
             }
         }
         Ok(())
@@ -184,10 +219,22 @@ impl State {
     fn apply(&mut self, op: Op, at: Revision, changes: &mut Vec<Change>) {
         match op {
             Op::Check { .. } => {}
-            Op::Put { key, value, session, .. } => {
+            Op::Put {
+                key,
+                value,
+                session,
+                ..
+            } => {
                 let created = self.find(&key).map_or(at, |entry| entry.created);
-                let versioned = Versioned { value, modified: at, created };
-                changes.push(Change { key: key.clone(), entry: Some(versioned.clone()) });
+                let versioned = Versioned {
+                    value,
+                    modified: at,
+                    created,
+                };
+                changes.push(Change {
+                    key: key.clone(),
+                    entry: Some(versioned.clone()),
+                });
                 self.entries.insert(key, Entry { versioned, session });
             }
             Op::Delete { key, .. } => {
@@ -212,6 +259,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_memory_store_keeps_the_laws() {
-        crate::store::conformance::all(&MemoryStore::new()).await.unwrap();
+        crate::store::conformance::all(&MemoryStore::new())
+            .await
+            .unwrap();
     }
 }

@@ -99,7 +99,8 @@ impl Op {
     }
 }
 
-/// A key that must still stand at a revision for a transaction to be applied: the coordinator epoch.
+/// A key that must still stand at a revision for a transaction to be applied: the coordinator
+/// epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fence {
     /// The key.
@@ -120,7 +121,10 @@ pub struct Txn {
 impl Txn {
     /// An empty transaction under `fence`.
     pub fn new(fence: Option<Fence>) -> Self {
-        Self { ops: Vec::new(), fence }
+        Self {
+            ops: Vec::new(),
+            fence,
+        }
     }
 
     /// Adds a check.
@@ -130,7 +134,12 @@ impl Txn {
 
     /// Adds a write.
     pub fn put(self, key: Key, value: impl Into<Bytes>, expect: Expect) -> Self {
-        self.with(Op::Put { key, value: value.into(), expect, session: None })
+        self.with(Op::Put {
+            key,
+            value: value.into(),
+            expect,
+            session: None,
+        })
     }
 
     /// Adds a write of a key that lives as long as `session`.
@@ -141,7 +150,12 @@ impl Txn {
         expect: Expect,
         session: SessionId,
     ) -> Self {
-        self.with(Op::Put { key, value: value.into(), expect, session: Some(session) })
+        self.with(Op::Put {
+            key,
+            value: value.into(),
+            expect,
+            session: Some(session),
+        })
     }
 
     /// Adds a deletion.
@@ -188,13 +202,19 @@ impl Txn {
             if let [left, right] = pair
                 && left == right
             {
-                return Err(StoreError::KeyTwice { key: (*left).clone() });
+                return Err(StoreError::KeyTwice {
+                    key: (*left).clone(),
+                });
             }
         }
         for op in &self.ops {
-            let Op::DeleteTree { key: root, .. } = op else { continue };
+            let Op::DeleteTree { key: root, .. } = op else {
+                continue;
+            };
             if let Some(below) = keys.iter().find(|key| **key != root && key.is_under(root)) {
-                return Err(StoreError::KeyTwice { key: (*below).clone() });
+                return Err(StoreError::KeyTwice {
+                    key: (*below).clone(),
+                });
             }
         }
         Ok(())

@@ -25,7 +25,8 @@ pub struct Change {
 pub type SnapshotFn =
     Arc<dyn Fn() -> BoxFuture<'static, Result<(Revision, Vec<(Key, Versioned)>)>> + Send + Sync>;
 
-/// Hands changes to watchers. The store calls [`Self::publish`] once a transaction, in revision order.
+/// Hands changes to watchers. The store calls [`Self::publish`] once a transaction, in revision
+/// order.
 #[derive(Clone, Debug)]
 pub struct WatchHub {
     sender: broadcast::Sender<Arc<Published>>,
@@ -39,7 +40,9 @@ struct Published {
 
 impl Default for WatchHub {
     fn default() -> Self {
-        Self { sender: broadcast::channel(BACKLOG_TXNS).0 }
+        Self {
+            sender: broadcast::channel(BACKLOG_TXNS).0,
+        }
     }
 }
 
@@ -54,7 +57,8 @@ impl WatchHub {
 
     /// A stream for `prefix`: the entries that `snapshot` reads, then every later change.
     ///
-    /// A snapshot that fails is read again, with a pause, until it works: the watcher sees nothing in between.
+    /// A snapshot that fails is read again, with a pause, until it works: the watcher sees nothing
+    /// in between.
     pub fn watch(&self, prefix: Key, snapshot: SnapshotFn) -> WatchStream {
         let watcher = Watcher {
             prefix,
@@ -106,8 +110,9 @@ impl Watcher {
         loop {
             match (self.snapshot)().await {
                 Ok((at, entries)) => {
-                    let events =
-                        entries.into_iter().map(|(key, entry)| WatchEvent::Snapshot { key, entry });
+                    let events = entries
+                        .into_iter()
+                        .map(|(key, entry)| WatchEvent::Snapshot { key, entry });
                     self.ready.extend(events);
                     self.ready.push_back(WatchEvent::CaughtUp);
                     self.seen = Some(at);
@@ -129,8 +134,14 @@ impl Watcher {
             }
             let key = change.key.clone();
             self.ready.push_back(match &change.entry {
-                Some(entry) => WatchEvent::Put { key, entry: entry.clone() },
-                None => WatchEvent::Delete { key, at: published.at },
+                Some(entry) => WatchEvent::Put {
+                    key,
+                    entry: entry.clone(),
+                },
+                None => WatchEvent::Delete {
+                    key,
+                    at: published.at,
+                },
             });
         }
     }
