@@ -5,13 +5,15 @@
 //! [`writer`] of log tables and the [`scanner`] of logs.
 
 pub mod admin;
+pub mod assigner;
 pub mod connection;
 mod error;
 pub mod metadata;
 pub mod offsets;
-pub mod scanner;
 mod pool;
+pub mod scanner;
 pub mod tiering;
+pub mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -107,7 +109,9 @@ impl Client {
             config,
             _end: stop.drop_guard(),
         };
-        let client = Self { inner: Arc::new(inner) };
+        let client = Self {
+            inner: Arc::new(inner),
+        };
         client.refresh_cluster().await?;
         Ok(client)
     }
@@ -139,11 +143,16 @@ impl Client {
         version: i16,
     ) -> Result<R::Response, Error> {
         let role = ServerRole::Coordinator;
-        let node = self.cluster().coordinator().ok_or(Error::NoServer { role })?;
+        let node = self
+            .cluster()
+            .coordinator()
+            .ok_or(Error::NoServer { role })?;
         let address = ServerAddress::known(role, node.id, node.address());
         let connection = self.connection(&address).await?;
         connection.version(R::API_KEY, version)?;
-        connection.call(&request, self.inner.config.request_timeout).await
+        connection
+            .call(&request, self.inner.config.request_timeout)
+            .await
     }
 
     /// Calls the tablet server `server` once, within `request_timeout`.
@@ -156,7 +165,9 @@ impl Client {
         request: R,
     ) -> Result<R::Response, Error> {
         let connection = self.tablet_connection(server).await?;
-        connection.call(&request, self.inner.config.request_timeout).await
+        connection
+            .call(&request, self.inner.config.request_timeout)
+            .await
     }
 
     /// Calls some tablet server; another one when it cannot be reached. For requests that only
@@ -166,7 +177,9 @@ impl Client {
     /// What the server answers; what the last one's connection met.
     pub async fn any_server<R: Request>(&self, request: R) -> Result<R::Response, Error> {
         let timeout = self.inner.config.request_timeout;
-        let mut last = Error::NoServer { role: ServerRole::Tablet };
+        let mut last = Error::NoServer {
+            role: ServerRole::Tablet,
+        };
         for address in self.candidates() {
             let answer = match self.connection(&address).await {
                 Ok(connection) => connection.call(&request, timeout).await,
@@ -183,8 +196,12 @@ impl Client {
     /// The connection to a tablet server; opened, or waited for, if there is none.
     pub(crate) async fn tablet_connection(&self, server: ServerId) -> Result<Connection, Error> {
         let role = ServerRole::Tablet;
-        let node = self.cluster().tablet(server).ok_or(Error::NoServer { role })?;
-        self.connection(&ServerAddress::known(role, node.id, node.address())).await
+        let node = self
+            .cluster()
+            .tablet(server)
+            .ok_or(Error::NoServer { role })?;
+        self.connection(&ServerAddress::known(role, node.id, node.address()))
+            .await
     }
 
     async fn connection(&self, address: &ServerAddress) -> Result<Connection, Error> {
@@ -228,7 +245,13 @@ impl Client {
             let first = rand::rng().random_range(0..known.len());
             known.rotate_left(first);
         }
-        known.extend(self.inner.config.bootstrap.iter().map(|a| ServerAddress::bootstrap(a)));
+        known.extend(
+            self.inner
+                .config
+                .bootstrap
+                .iter()
+                .map(|a| ServerAddress::bootstrap(a)),
+        );
         known
     }
 }
@@ -256,7 +279,9 @@ impl Backoff {
 
     /// The pause before the next attempt; longer with each call.
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = Self::FIRST.saturating_mul(1 << self.failures.min(6)).min(Self::MAX);
+        let pause = Self::FIRST
+            .saturating_mul(1 << self.failures.min(6))
+            .min(Self::MAX);
         self.failures = self.failures.saturating_add(1);
         pause.mul_f64(rand::rng().random_range(0.8..=1.2))
     }

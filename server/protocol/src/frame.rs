@@ -132,7 +132,10 @@ impl FrameCodec {
 
     fn check(&self, length: usize) -> Result<(), Error> {
         if length > self.max_frame_bytes {
-            return Err(Error::TooLarge { length, max: self.max_frame_bytes });
+            return Err(Error::TooLarge {
+                length,
+                max: self.max_frame_bytes,
+            });
         }
         Ok(())
     }
@@ -153,8 +156,8 @@ impl Decoder for FrameCodec {
             return Ok(None);
         };
         let announced = i32::from_be_bytes(*prefix);
-        let length = usize::try_from(announced)
-            .map_err(|_| Error::NegativeLength { length: announced })?;
+        let length =
+            usize::try_from(announced).map_err(|_| Error::NegativeLength { length: announced })?;
         self.check(length)?;
         let total = LENGTH_BYTES + length;
         if source.len() < total {
@@ -178,12 +181,7 @@ impl Encoder<Bytes> for FrameCodec {
 }
 
 /// The complete frame of a request. One allocation of the exact size; record bytes are copied once.
-pub fn encode_request(
-    api: ApiKey,
-    version: i16,
-    request_id: i32,
-    body: &impl Message,
-) -> Bytes {
+pub fn encode_request(api: ApiKey, version: i16, request_id: i32, body: &impl Message) -> Bytes {
     let mut frame = start_frame(REQUEST_HEADER_BYTES + body.encoded_len());
     frame.put_i16(api.key());
     frame.put_i16(version);
@@ -197,7 +195,10 @@ pub fn encode_request(
 /// [`Error::Truncated`] if there is no whole header.
 pub fn decode_request(mut frame: Bytes) -> Result<RequestFrame, Error> {
     if frame.len() < REQUEST_HEADER_BYTES {
-        return Err(Error::Truncated { length: frame.len(), what: "a request" });
+        return Err(Error::Truncated {
+            length: frame.len(),
+            what: "a request",
+        });
     }
     Ok(RequestFrame {
         api_key: frame.get_i16(),
@@ -241,7 +242,10 @@ pub fn encode_server_failure(code: ErrorCode, message: &str) -> Bytes {
 pub fn decode_answer(mut frame: Bytes) -> Result<Answer, Error> {
     let length = frame.len();
     let Some(&kind) = frame.first() else {
-        return Err(Error::Truncated { length, what: "an answer" });
+        return Err(Error::Truncated {
+            length,
+            what: "an answer",
+        });
     };
     if kind > TYPE_SERVER_FAILURE {
         return Err(Error::UnknownAnswerType { found: kind });
@@ -252,19 +256,32 @@ pub fn decode_answer(mut frame: Bytes) -> Result<Answer, Error> {
         return Ok(Answer::ServerFailure { code, message });
     }
     if length < ANSWER_HEADER_BYTES {
-        return Err(Error::Truncated { length, what: "an answer" });
+        return Err(Error::Truncated {
+            length,
+            what: "an answer",
+        });
     }
     let request_id = frame.get_i32();
     if kind == TYPE_SUCCESS {
-        return Ok(Answer::Success { request_id, body: frame });
+        return Ok(Answer::Success {
+            request_id,
+            body: frame,
+        });
     }
     let (code, message) = parse_error_response(frame)?;
-    Ok(Answer::Error { request_id, code, message })
+    Ok(Answer::Error {
+        request_id,
+        code,
+        message,
+    })
 }
 
 fn start_frame(length: usize) -> BytesMut {
     let announced = i32::try_from(length).unwrap_or(i32::MAX);
-    assert!(announced < i32::MAX, "frame of {length} bytes: callers keep frames below 2 GiB");
+    assert!(
+        announced < i32::MAX,
+        "frame of {length} bytes: callers keep frames below 2 GiB"
+    );
     let mut frame = BytesMut::with_capacity(LENGTH_BYTES + length);
     frame.put_i32(announced);
     frame
@@ -277,12 +294,17 @@ fn finish_frame(mut frame: BytesMut, body: &impl Message) -> Bytes {
 
 fn error_response(code: ErrorCode, message: &str) -> ErrorResponse {
     let error_message = (!message.is_empty()).then(|| message.to_owned());
-    ErrorResponse { error_code: code.code(), error_message }
+    ErrorResponse {
+        error_code: code.code(),
+        error_message,
+    }
 }
 
 fn parse_error_response(body: Bytes) -> Result<(ErrorCode, String), Error> {
-    let parsed = ErrorResponse::decode(body)
-        .map_err(|source| Error::Body { what: "an error answer", source })?;
+    let parsed = ErrorResponse::decode(body).map_err(|source| Error::Body {
+        what: "an error answer",
+        source,
+    })?;
     let code = ErrorCode::from_code(parsed.error_code);
     Ok((code, parsed.error_message.unwrap_or_default()))
 }

@@ -16,7 +16,9 @@ pub struct PlainCredentials {
 
 impl std::fmt::Debug for PlainCredentials {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PlainCredentials").field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("PlainCredentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 
@@ -66,7 +68,10 @@ pub fn parse_plain_token(token: &[u8]) -> Result<PlainCredentials, Error> {
     if !authzid.is_empty() && authzid != user {
         return Err(Error::OtherUser);
     }
-    Ok(PlainCredentials { user: user.to_owned(), password: password.to_owned() })
+    Ok(PlainCredentials {
+        user: user.to_owned(),
+        password: password.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -76,7 +81,10 @@ mod tests {
 
     #[test]
     fn a_token_starts_with_an_empty_authorization_id() {
-        assert_eq!(&encode_plain_token("alice", "secret")[..], b"\0alice\0secret");
+        assert_eq!(
+            &encode_plain_token("alice", "secret")[..],
+            b"\0alice\0secret"
+        );
     }
 
     #[test]
@@ -97,7 +105,10 @@ mod tests {
 
     #[test]
     fn an_authorization_id_equal_to_the_user_is_accepted() {
-        assert_eq!(parse_plain_token(b"alice\0alice\0secret").unwrap().user, "alice");
+        assert_eq!(
+            parse_plain_token(b"alice\0alice\0secret").unwrap().user,
+            "alice"
+        );
     }
 
     #[test]

@@ -11,12 +11,17 @@ use weir_protocol::proto;
 
 fn golden(name: &str) -> Bytes {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/frames");
-    std::fs::read(format!("{folder}/{name}.bin")).unwrap().into()
+    std::fs::read(format!("{folder}/{name}.bin"))
+        .unwrap()
+        .into()
 }
 
 fn cut(bytes: &Bytes) -> Bytes {
     let mut source = BytesMut::from(&bytes[..]);
-    let frame = FrameCodec::default().decode(&mut source).unwrap().expect("a whole frame");
+    let frame = FrameCodec::default()
+        .decode(&mut source)
+        .unwrap()
+        .expect("a whole frame");
     assert!(source.is_empty(), "{} bytes after the frame", source.len());
     frame
 }
@@ -33,19 +38,30 @@ fn read_request<R: Request>(name: &str, version: i16, request_id: i32) -> (Bytes
     let bytes = golden(name);
     let header = frame::decode_request(cut(&bytes)).unwrap();
     assert_eq!(ApiKey::from_key(header.api_key), Some(R::API_KEY), "{name}");
-    assert_eq!((header.version, header.request_id), (version, request_id), "{name}");
+    assert_eq!(
+        (header.version, header.request_id),
+        (version, request_id),
+        "{name}"
+    );
     (bytes, R::decode(header.body).unwrap())
 }
 
 fn response<M: Message + Default>(name: &str, request_id: i32) -> M {
     let bytes = golden(name);
-    let Answer::Success { request_id: found, body } = frame::decode_answer(cut(&bytes)).unwrap()
+    let Answer::Success {
+        request_id: found,
+        body,
+    } = frame::decode_answer(cut(&bytes)).unwrap()
     else {
         panic!("{name} is a success");
     };
     assert_eq!(found, request_id);
     let message = M::decode(body).unwrap();
-    assert_eq!(frame::encode_success(request_id, &message), bytes, "{name} written by us");
+    assert_eq!(
+        frame::encode_success(request_id, &message),
+        bytes,
+        "{name} written by us"
+    );
     message
 }
 
@@ -57,18 +73,27 @@ fn requests_of_the_reference_client_are_read_and_written_byte_for_byte() {
 
     let metadata = request::<proto::MetadataRequest>("frame_get_metadata_request_full", 0, 2);
     assert_eq!(metadata.table_path[0].table_name, "t1");
-    assert_eq!(metadata.partitions_path[0].partition_name.as_deref(), Some("20240101"));
+    assert_eq!(
+        metadata.partitions_path[0].partition_name.as_deref(),
+        Some("20240101")
+    );
     assert_eq!(metadata.partitions_id, [5, 300]);
 
     let login = request::<proto::AuthenticateRequest>("frame_authenticate_plain_request", 0, 1);
     assert_eq!(login.protocol, weir_protocol::sasl::PLAIN);
-    assert_eq!(login.token, weir_protocol::sasl::encode_plain_token("alice", "secret"));
+    assert_eq!(
+        login.token,
+        weir_protocol::sasl::encode_plain_token("alice", "secret")
+    );
 
     let writer = request::<proto::InitWriterRequest>("frame_init_writer_request", 0, 3);
     assert_eq!(writer.table_path.len(), 1);
 
     let produce = request::<proto::ProduceLogRequest>("frame_produce_log_request_v0", 0, 4);
-    assert_eq!((produce.acks, produce.table_id, produce.timeout_ms), (-1, 11, 30_000));
+    assert_eq!(
+        (produce.acks, produce.table_id, produce.timeout_ms),
+        (-1, 11, 30_000)
+    );
     assert_eq!(produce.buckets_req[0].records.len(), 312);
 
     let lookup = request::<proto::LookupRequest>("frame_lookup_request_v1", 1, 7);
@@ -95,7 +120,14 @@ fn empty_packed_fields_of_the_reference_client_are_read_as_empty() {
     assert_eq!(metadata, proto::MetadataRequest::default());
 
     let (_, put) = read_request::<proto::PutKvRequest>("frame_put_kv_request_v1", 1, 5);
-    assert_eq!((put.table_id, put.target_columns.len(), put.buckets_req.len()), (12, 0, 1));
+    assert_eq!(
+        (
+            put.table_id,
+            put.target_columns.len(),
+            put.buckets_req.len()
+        ),
+        (12, 0, 1)
+    );
 }
 
 #[test]
@@ -120,11 +152,27 @@ fn failures_of_the_reference_server_are_read_and_written_byte_for_byte() {
     let code = ErrorCode::TableNotExist;
     assert_eq!(frame::encode_error(2, code, message), bytes);
     let answer = frame::decode_answer(cut(&bytes)).unwrap();
-    assert_eq!(answer, Answer::Error { request_id: 2, code, message: message.into() });
+    assert_eq!(
+        answer,
+        Answer::Error {
+            request_id: 2,
+            code,
+            message: message.into()
+        }
+    );
 
     let bytes = golden("frame_server_failure");
-    assert_eq!(frame::encode_server_failure(ErrorCode::UnknownServerError, "boom"), bytes);
+    assert_eq!(
+        frame::encode_server_failure(ErrorCode::UnknownServerError, "boom"),
+        bytes
+    );
     let answer = frame::decode_answer(cut(&bytes)).unwrap();
     let code = ErrorCode::UnknownServerError;
-    assert_eq!(answer, Answer::ServerFailure { code, message: "boom".into() });
+    assert_eq!(
+        answer,
+        Answer::ServerFailure {
+            code,
+            message: "boom".into()
+        }
+    );
 }

@@ -64,10 +64,19 @@ impl PartitionInfo {
     /// [`Error::MissingBucketCount`]: a guess would misplace rows.
     pub fn total_buckets(&self, table: &TableInfo) -> Result<TotalBuckets, Error> {
         let epoch = table.bucket_layout_epoch;
-        let default = if epoch == 0 { table.descriptor.bucket_count } else { None };
-        self.bucket_count.or(default.map(TotalBuckets)).filter(|count| count.0 > 0).ok_or(
-            Error::MissingBucketCount { table: table.table_id, partition: Some(self.id), epoch },
-        )
+        let default = if epoch == 0 {
+            table.descriptor.bucket_count
+        } else {
+            None
+        };
+        self.bucket_count
+            .or(default.map(TotalBuckets))
+            .filter(|count| count.0 > 0)
+            .ok_or(Error::MissingBucketCount {
+                table: table.table_id,
+                partition: Some(self.id),
+                epoch,
+            })
     }
 }
 
@@ -77,7 +86,11 @@ impl TableInfo {
     /// # Errors
     /// [`Error::MissingBucketCount`] if the descriptor lacks it.
     pub fn total_buckets(&self) -> Result<TotalBuckets, Error> {
-        let count = self.descriptor.bucket_count.filter(|count| *count > 0).map(TotalBuckets);
+        let count = self
+            .descriptor
+            .bucket_count
+            .filter(|count| *count > 0)
+            .map(TotalBuckets);
         count.ok_or(Error::MissingBucketCount {
             table: self.table_id,
             partition: None,
@@ -132,18 +145,26 @@ impl Client {
 
     /// Names of all databases.
     pub async fn list_databases(&self) -> Result<Vec<String>, Error> {
-        let answer = self.read_coordinator(proto::ListDatabasesRequest::default()).await?;
+        let answer = self
+            .read_coordinator(proto::ListDatabasesRequest::default())
+            .await?;
         Ok(answer.database_name)
     }
 
     /// A database; 4 if there is none.
     pub async fn database_info(&self, name: &str) -> Result<DatabaseInfo, Error> {
-        let request = proto::GetDatabaseInfoRequest { database_name: name.to_owned() };
+        let request = proto::GetDatabaseInfoRequest {
+            database_name: name.to_owned(),
+        };
         let answer = self.read_coordinator(request).await?;
         let descriptor = DatabaseDescriptor::from_json(&answer.database_json)
             .map_err(|source| Error::codec(format!("descriptor of database {name}"), source))?;
         let (created_ms, modified_ms) = (answer.created_time, answer.modified_time);
-        Ok(DatabaseInfo { descriptor, created_ms, modified_ms })
+        Ok(DatabaseInfo {
+            descriptor,
+            created_ms,
+            modified_ms,
+        })
     }
 
     /// Creates a table; ask [`Client::table_info`] for its ids.
@@ -174,7 +195,9 @@ impl Client {
 
     /// A table with its latest schema; 7 if there is none.
     pub async fn table_info(&self, path: &TablePath) -> Result<TableInfo, Error> {
-        let request = proto::GetTableInfoRequest { table_path: wire_path(path) };
+        let request = proto::GetTableInfoRequest {
+            table_path: wire_path(path),
+        };
         let answer = self.read_coordinator(request).await?;
         let descriptor = TableDescriptor::from_json(&answer.table_json)
             .map_err(|source| Error::codec(format!("descriptor of {path}"), source))?;
@@ -192,13 +215,17 @@ impl Client {
 
     /// Whether there is such a table.
     pub async fn table_exists(&self, path: &TablePath) -> Result<bool, Error> {
-        let request = proto::TableExistsRequest { table_path: wire_path(path) };
+        let request = proto::TableExistsRequest {
+            table_path: wire_path(path),
+        };
         Ok(self.read_coordinator(request).await?.exists)
     }
 
     /// Names of all tables of a database.
     pub async fn list_tables(&self, database: &str) -> Result<Vec<String>, Error> {
-        let request = proto::ListTablesRequest { database_name: database.to_owned() };
+        let request = proto::ListTablesRequest {
+            database_name: database.to_owned(),
+        };
         Ok(self.read_coordinator(request).await?.table_name)
     }
 
@@ -212,8 +239,11 @@ impl Client {
         changes: &TableChanges,
         ignore_if_missing: bool,
     ) -> Result<(), Error> {
-        let modify_bucket_count =
-            changes.bucket_count.map(|count| proto::PbModifyBucketCount { new_bucket_count: count.0 });
+        let modify_bucket_count = changes
+            .bucket_count
+            .map(|count| proto::PbModifyBucketCount {
+                new_bucket_count: count.0,
+            });
         let version = i16::from(modify_bucket_count.is_some());
         let request = proto::AlterTableRequest {
             table_path: wire_path(path),
@@ -253,7 +283,11 @@ impl Client {
             include_system_partitions: None,
         };
         let answer = self.read_coordinator(request).await?;
-        Ok(answer.partitions_info.into_iter().map(read_partition_info).collect())
+        Ok(answer
+            .partitions_info
+            .into_iter()
+            .map(read_partition_info)
+            .collect())
     }
 
     /// Creates a partition.
@@ -333,12 +367,20 @@ fn wire_add_column(column: &Column) -> proto::PbAddColumn {
 }
 
 fn wire_key_value(key: &str, value: &str) -> proto::PbKeyValue {
-    proto::PbKeyValue { key: key.to_owned(), value: value.to_owned() }
+    proto::PbKeyValue {
+        key: key.to_owned(),
+        value: value.to_owned(),
+    }
 }
 
 fn wire_spec(partition: &PartitionSpec) -> proto::PbPartitionSpec {
-    let pairs = partition.0.iter().map(|(key, value)| wire_key_value(key, value));
-    proto::PbPartitionSpec { partition_key_values: pairs.collect() }
+    let pairs = partition
+        .0
+        .iter()
+        .map(|(key, value)| wire_key_value(key, value));
+    proto::PbPartitionSpec {
+        partition_key_values: pairs.collect(),
+    }
 }
 
 fn read_partition_info(info: proto::PbPartitionInfo) -> PartitionInfo {

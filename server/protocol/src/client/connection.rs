@@ -121,13 +121,22 @@ impl Loss {
     fn error(&self, api: ApiKey, address: &Arc<str>) -> Error {
         let address = Arc::clone(address);
         match self {
-            Loss::Closed => Error::ConnectionLost { api, address, source: None },
-            Loss::Stream(source) => {
-                Error::ConnectionLost { api, address, source: Some(Arc::clone(source)) }
-            }
-            Loss::ServerFailure { code, message } => {
-                Error::ServerFailure { api, address, code: *code, message: message.clone() }
-            }
+            Loss::Closed => Error::ConnectionLost {
+                api,
+                address,
+                source: None,
+            },
+            Loss::Stream(source) => Error::ConnectionLost {
+                api,
+                address,
+                source: Some(Arc::clone(source)),
+            },
+            Loss::ServerFailure { code, message } => Error::ServerFailure {
+                api,
+                address,
+                code: *code,
+                message: message.clone(),
+            },
         }
     }
 }
@@ -196,13 +205,19 @@ impl Connection {
             && expected.server_type() != found
         {
             let address = Arc::clone(&config.address);
-            return Err(Error::WrongRole { address, expected, found });
+            return Err(Error::WrongRole {
+                address,
+                expected,
+                found,
+            });
         }
         inner.versions = negotiate(&answer);
         if let Some(credentials) = &config.credentials {
             authenticate(&inner, credentials, config.handshake_timeout).await?;
         }
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Sends a request and waits for its answer.
@@ -241,7 +256,11 @@ impl Connection {
             Some(version) if *version >= needed => Ok(*version),
             _ => {
                 let address = Arc::clone(&self.inner.core.address);
-                Err(Error::UnsupportedVersion { api, address, needed })
+                Err(Error::UnsupportedVersion {
+                    api,
+                    address,
+                    needed,
+                })
             }
         }
     }
@@ -276,7 +295,11 @@ impl Inner {
         let slot = tokio::time::timeout(timeout, Arc::clone(&self.slots).acquire_owned()).await;
         let Ok(Ok(slot)) = slot else {
             let address = Arc::clone(&self.core.address);
-            return Err(Error::Timeout { api: R::API_KEY, address, after: timeout });
+            return Err(Error::Timeout {
+                api: R::API_KEY,
+                address,
+                after: timeout,
+            });
         };
         let (answer, receiver) = oneshot::channel();
         let request_id = {
@@ -286,7 +309,11 @@ impl Inner {
             }
             let request_id = state.next_id;
             state.next_id = request_id.wrapping_add(1);
-            let waiting = Waiting { answer, api: R::API_KEY, _slot: slot };
+            let waiting = Waiting {
+                answer,
+                api: R::API_KEY,
+                _slot: slot,
+            };
             state.pending.insert(request_id, waiting);
             let frame = frame::encode_request(R::API_KEY, version, request_id, request);
             // There is room: the queue is as long as the number of slots, and the slot is ours.
@@ -391,7 +418,10 @@ where
     });
     let (reader, writer) = tokio::io::split(stream);
     let codec = FrameCodec::new(config.max_frame_bytes);
-    tasks.spawn(read_answers(FramedRead::new(reader, codec), Arc::clone(&core)));
+    tasks.spawn(read_answers(
+        FramedRead::new(reader, codec),
+        Arc::clone(&core),
+    ));
     tasks.spawn(write_requests(writer, frames, Arc::clone(&core)));
     Inner {
         core,
@@ -417,7 +447,11 @@ where
         };
         match answer {
             Ok(Answer::Success { request_id, body }) => core.answer(request_id, Ok(body)),
-            Ok(Answer::Error { request_id, code, message }) => {
+            Ok(Answer::Error {
+                request_id,
+                code,
+                message,
+            }) => {
                 core.answer(request_id, Err((code, message)));
             }
             Ok(Answer::ServerFailure { code, message }) => {
@@ -462,7 +496,9 @@ where
 fn negotiate(answer: &proto::ApiVersionsResponse) -> BTreeMap<ApiKey, i16> {
     let mut versions = BTreeMap::new();
     for offered in &answer.api_versions {
-        let api = i16::try_from(offered.api_key).ok().and_then(ApiKey::from_key);
+        let api = i16::try_from(offered.api_key)
+            .ok()
+            .and_then(ApiKey::from_key);
         let Some(api) = api else { continue };
         let (our_min, our_max) = api.versions();
         let version = i32::from(our_max).min(offered.max_version);
@@ -487,9 +523,9 @@ async fn authenticate(
     let answer = inner.handshake(&request, timeout).await?;
     // The reference server sends a challenge of no bytes when it is content.
     match answer.challenge {
-        Some(challenge) if !challenge.is_empty() => {
-            Err(Error::Challenge { address: Arc::clone(&inner.core.address) })
-        }
+        Some(challenge) if !challenge.is_empty() => Err(Error::Challenge {
+            address: Arc::clone(&inner.core.address),
+        }),
         _ => Ok(()),
     }
 }

@@ -300,6 +300,9 @@ impl Error {
     }
 
     pub(crate) fn codec(what: impl Into<String>, source: crate::Error) -> Self {
-        Error::Codec { what: what.into(), source: Arc::new(source) }
+        Error::Codec {
+            what: what.into(),
+            source: Arc::new(source),
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Counts and leaders are kept by ids, which are never used again; a path is only a way to an id.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::RwLock;
@@ -10,6 +10,7 @@ use parking_lot::RwLock;
 use super::{Client, Error};
 use crate::api_key::ApiKey;
 use crate::descriptor::TableDescriptor;
+use crate::error_code::ErrorCode;
 use crate::ids::{
     BucketId, LeaderEpoch, PartitionId, PhysicalTablePath, SchemaId, ServerId, TableBucket,
     TableId, TablePath, TotalBuckets,
@@ -31,11 +32,20 @@ impl ServerNode {
     /// `host:port`.
     pub fn address(&self) -> Arc<str> {
         let Self { host, port, .. } = self;
-        if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }.into()
+        if host.contains(':') {
+            format!("[{host}]:{port}")
+        } else {
+            format!("{host}:{port}")
+        }
+        .into()
     }
 
     fn read(node: &proto::PbServerNode) -> Self {
-        Self { id: ServerId(node.node_id), host: node.host.clone(), port: node.port }
+        Self {
+            id: ServerId(node.node_id),
+            host: node.host.clone(),
+            port: node.port,
+        }
     }
 }
 
@@ -148,8 +158,14 @@ impl Cluster {
         partition: Option<PartitionId>,
     ) -> Result<TotalBuckets, Error> {
         let metadata = self.tables.get(&table);
-        let missing = Error::MissingBucketCount { table, partition, epoch: -1 };
-        let Some(metadata) = metadata else { return Err(missing) };
+        let missing = Error::MissingBucketCount {
+            table,
+            partition,
+            epoch: -1,
+        };
+        let Some(metadata) = metadata else {
+            return Err(missing);
+        };
         let own = match partition {
             None => return resolve_bucket_count(None, metadata, None),
             Some(id) => self.partitions.get(&id).ok_or(missing)?.bucket_count,
@@ -195,7 +211,8 @@ impl Cluster {
     fn forget(&mut self, table: TableId) {
         self.tables.remove(&table);
         self.partition_ids.retain(|(owner, _), _| *owner != table);
-        self.partitions.retain(|_, partition| partition.table_id != table);
+        self.partitions
+            .retain(|_, partition| partition.table_id != table);
     }
 }
 
@@ -217,11 +234,18 @@ pub fn resolve_bucket_count(
     };
     known
         .filter(|count| count.0 > 0)
-        .ok_or(Error::MissingBucketCount { table: table.table_id, partition, epoch })
+        .ok_or(Error::MissingBucketCount {
+            table: table.table_id,
+            partition,
+            epoch,
+        })
 }
 
 fn read_table(table: &proto::PbTableMetadata) -> Result<TableMetadata, Error> {
-    let path = TablePath::new(&table.table_path.database_name, &table.table_path.table_name);
+    let path = TablePath::new(
+        &table.table_path.database_name,
+        &table.table_path.table_name,
+    );
     let descriptor = TableDescriptor::from_json(&table.table_json)
         .map_err(|source| Error::codec(format!("descriptor of {path}"), source))?;
     Ok(TableMetadata {
@@ -250,7 +274,10 @@ fn read_buckets(buckets: &[proto::PbBucketMetadata]) -> BTreeMap<BucketId, Bucke
         leader: bucket.leader_id.filter(|id| *id >= 0).map(ServerId),
         epoch: bucket.leader_epoch.map(LeaderEpoch),
     };
-    buckets.iter().map(|bucket| (BucketId(bucket.bucket_id), leader(bucket))).collect()
+    buckets
+        .iter()
+        .map(|bucket| (BucketId(bucket.bucket_id), leader(bucket)))
+        .collect()
 }
 
 /// The cache of a client: the newest [`Cluster`].
@@ -299,7 +326,10 @@ impl Client {
         let answer = self.any_server(request).await?;
         if answer.tablet_servers.is_empty() {
             let missing = "tablet servers";
-            return Err(Error::Incomplete { api: ApiKey::GetMetadata, missing });
+            return Err(Error::Incomplete {
+                api: ApiKey::GetMetadata,
+                missing,
+            });
         }
         let mut slot = self.inner.metadata.cluster.write();
         let mut cluster = Cluster::clone(&slot);
@@ -318,9 +348,15 @@ impl Client {
 
     /// A table's metadata, asked for now.
     pub async fn refresh_table(&self, path: &TablePath) -> Result<Arc<TableMetadata>, Error> {
-        let query = MetadataQuery { tables: vec![path.clone()], ..Default::default() };
+        let query = MetadataQuery {
+            tables: vec![path.clone()],
+            ..Default::default()
+        };
         let cluster = self.refresh(&query).await?;
-        let missing = Error::Incomplete { api: ApiKey::GetMetadata, missing: "the table" };
+        let missing = Error::Incomplete {
+            api: ApiKey::GetMetadata,
+            missing: "the table",
+        };
         cluster.table(path).map(Arc::clone).ok_or(missing)
     }
 
@@ -343,7 +379,10 @@ impl Client {
             ..Default::default()
         };
         let cluster = self.refresh(&query).await?;
-        let missing = Error::Incomplete { api: ApiKey::GetMetadata, missing: "the partition" };
+        let missing = Error::Incomplete {
+            api: ApiKey::GetMetadata,
+            missing: "the partition",
+        };
         found(&cluster).ok_or(missing)
     }
 
@@ -377,9 +416,35 @@ impl Client {
         };
         let cluster = self.refresh(&query).await?;
         match cluster.table(path).map(|table| table.table_id) {
-            Some(found) if found != table => Err(Error::TableReplaced { expected: table, found }),
+            Some(found) if found != table => Err(Error::TableReplaced {
+                expected: table,
+                found,
+            }),
             _ => Ok(cluster),
         }
+    }
+
+    /// As [`Client::refresh_buckets`], with a result per partition: one bad name fails a whole
+    /// request, so they are asked for one by one then. `None` stands for a table without partitions.
+    pub(crate) async fn refresh_each(
+        &self,
+        path: &TablePath,
+        table: TableId,
+        partitions: &BTreeSet<Option<PartitionId>>,
+    ) -> BTreeMap<Option<PartitionId>, Result<(), Error>> {
+        let all = partitions.iter().copied().flatten().collect();
+        let result = self.refresh_buckets(path, table, all).await.map(drop);
+        let unknown = |error: &Error| error.code() == Some(ErrorCode::PartitionNotExists);
+        if !result.as_ref().is_err_and(unknown) {
+            return partitions.iter().map(|id| (*id, result.clone())).collect();
+        }
+        let mut results = BTreeMap::new();
+        for &partition in partitions {
+            let ids = partition.into_iter().collect();
+            let result = self.refresh_buckets(path, table, ids).await.map(drop);
+            results.insert(partition, result);
+        }
+        results
     }
 
     /// Forgets a table with its partitions; the next call that needs it asks again.
@@ -395,7 +460,10 @@ impl Client {
 
 /// A path as the wire has it.
 pub(crate) fn wire_path(path: &TablePath) -> proto::PbTablePath {
-    proto::PbTablePath { database_name: path.database.clone(), table_name: path.table.clone() }
+    proto::PbTablePath {
+        database_name: path.database.clone(),
+        table_name: path.table.clone(),
+    }
 }
 
 /// What the wire's path means.

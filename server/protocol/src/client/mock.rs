@@ -71,7 +71,10 @@ pub(crate) fn all_versions(server_type: Option<i32>) -> proto::ApiVersionsRespon
         max_version: i32::from(api.versions().1),
     };
     let api_versions = ApiKey::ALL.iter().map(version).collect();
-    proto::ApiVersionsResponse { api_versions, server_type }
+    proto::ApiVersionsResponse {
+        api_versions,
+        server_type,
+    }
 }
 
 /// Serves one stream until either side closes it. API_VERSIONS is answered here if the handler
@@ -138,7 +141,11 @@ impl MockServer {
                 connections.spawn(serve(stream, Arc::clone(&handler)));
             }
         });
-        Self { port, seen, _tasks: tasks }
+        Self {
+            port,
+            seen,
+            _tasks: tasks,
+        }
     }
 
     pub(crate) fn address(&self) -> String {

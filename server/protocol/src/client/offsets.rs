@@ -47,7 +47,11 @@ pub type Offsets = BTreeMap<BucketId, Result<LogOffset, Error>>;
 
 impl OffsetsRequest {
     fn bucket(&self, bucket: BucketId) -> TableBucket {
-        TableBucket { table: self.table, partition: self.partition, bucket }
+        TableBucket {
+            table: self.table,
+            partition: self.partition,
+            bucket,
+        }
     }
 }
 
@@ -86,7 +90,8 @@ impl Client {
             }
             tokio::time::sleep(pause).await;
             let partitions = request.partition.into_iter().collect();
-            self.refresh_buckets(&request.path, request.table, partitions).await?;
+            self.refresh_buckets(&request.path, request.table, partitions)
+                .await?;
         }
     }
 
@@ -99,7 +104,9 @@ impl Client {
         let leads = |bucket: &BucketId| cluster.leader(request.bucket(*bucket)).is_some();
         if !buckets.iter().all(leads) {
             let partitions = request.partition.into_iter().collect();
-            cluster = self.refresh_buckets(&request.path, request.table, partitions).await?;
+            cluster = self
+                .refresh_buckets(&request.path, request.table, partitions)
+                .await?;
         }
         let mut offsets = Offsets::new();
         let mut by_leader = BTreeMap::<ServerId, Vec<BucketId>>::new();
@@ -110,7 +117,9 @@ impl Client {
                 None => drop(offsets.insert(id, Err(Error::NoLeader { bucket }))),
             }
         }
-        let calls = by_leader.into_iter().map(|(leader, ids)| self.ask(request, leader, ids));
+        let calls = by_leader
+            .into_iter()
+            .map(|(leader, ids)| self.ask(request, leader, ids));
         for (ids, answer) in join_all(calls).await {
             read_offsets(request, &ids, answer, &mut offsets);
         }
@@ -149,20 +158,31 @@ impl Client {
         };
         let answer = match self.read_coordinator(request).await {
             Ok(answer) => answer,
-            Err(Error::Server { code: ErrorCode::LakeSnapshotNotExist, .. }) => return Ok(None),
+            Err(Error::Server {
+                code: ErrorCode::LakeSnapshotNotExist,
+                ..
+            }) => return Ok(None),
             Err(error) => return Err(error),
         };
         let table = TableId(answer.table_id);
         let mut buckets = Vec::with_capacity(answer.bucket_snapshots.len());
         for entry in answer.bucket_snapshots {
             let partition = entry.partition_id.map(PartitionId);
-            let bucket = TableBucket { table, partition, bucket: BucketId(entry.bucket_id) };
+            let bucket = TableBucket {
+                table,
+                partition,
+                bucket: BucketId(entry.bucket_id),
+            };
             // A bucket without an offset has nothing in the lake.
             if let Some(offset) = entry.log_offset.filter(|offset| *offset >= 0) {
                 buckets.push((bucket, LogOffset(offset), entry.partition_name));
             }
         }
-        Ok(Some(LakeSnapshot { table_id: table, snapshot_id: answer.snapshot_id, buckets }))
+        Ok(Some(LakeSnapshot {
+            table_id: table,
+            snapshot_id: answer.snapshot_id,
+            buckets,
+        }))
     }
 }
 
@@ -187,13 +207,18 @@ fn read_offsets(
         let result = match (failed, entry.offset) {
             (Some(error), _) => Err(error),
             (None, Some(offset)) => Ok(LogOffset(offset)),
-            (None, None) => Err(Error::Incomplete { api, missing: "an offset" }),
+            (None, None) => Err(Error::Incomplete {
+                api,
+                missing: "an offset",
+            }),
         };
         offsets.insert(id, result);
     }
     for id in asked {
         let missing = "an entry per bucket";
-        offsets.entry(*id).or_insert(Err(Error::Incomplete { api, missing }));
+        offsets
+            .entry(*id)
+            .or_insert(Err(Error::Incomplete { api, missing }));
     }
 }
 
@@ -204,6 +229,13 @@ pub(crate) fn bucket_error(
     code: Option<i32>,
     message: Option<String>,
 ) -> Option<Error> {
-    let code = code.filter(|code| *code != ErrorCode::None.code()).map(ErrorCode::from_code)?;
-    Some(Error::Bucket { api, bucket, code, message: message.unwrap_or_default() })
+    let code = code
+        .filter(|code| *code != ErrorCode::None.code())
+        .map(ErrorCode::from_code)?;
+    Some(Error::Bucket {
+        api,
+        bucket,
+        code,
+        message: message.unwrap_or_default(),
+    })
 }

@@ -30,11 +30,17 @@ pub(crate) struct ServerAddress {
 
 impl ServerAddress {
     pub(crate) fn known(role: ServerRole, id: ServerId, address: Arc<str>) -> Self {
-        Self { server: Some((role, id)), address }
+        Self {
+            server: Some((role, id)),
+            address,
+        }
     }
 
     pub(crate) fn bootstrap(address: &str) -> Self {
-        Self { server: None, address: address.into() }
+        Self {
+            server: None,
+            address: address.into(),
+        }
     }
 }
 
@@ -106,7 +112,11 @@ impl Pool {
             }
         }
         let opening = self.open(address, pause);
-        let entry = Entry { opening: opening.clone(), backoff, opened: None };
+        let entry = Entry {
+            opening: opening.clone(),
+            backoff,
+            opened: None,
+        };
         entries.insert(address.clone(), entry);
         opening
     }
@@ -128,12 +138,18 @@ impl Pool {
             let stream = match tokio::time::timeout(config.handshake_timeout, dial).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(source)) => {
-                    return Err(Error::Connect { address, source: Arc::new(source) });
+                    return Err(Error::Connect {
+                        address,
+                        source: Arc::new(source),
+                    });
                 }
                 Err(_) => return Err(timed_out(&address)),
             };
             if let Err(source) = stream.set_nodelay(true) {
-                return Err(Error::Connect { address, source: Arc::new(source) });
+                return Err(Error::Connect {
+                    address,
+                    source: Arc::new(source),
+                });
             }
             Connection::open(stream, config, &tasks, &stop).await
         };
@@ -143,5 +159,8 @@ impl Pool {
 
 fn timed_out(address: &Arc<str>) -> Error {
     let source = Arc::new(std::io::Error::from(std::io::ErrorKind::TimedOut));
-    Error::Connect { address: Arc::clone(address), source }
+    Error::Connect {
+        address: Arc::clone(address),
+        source,
+    }
 }

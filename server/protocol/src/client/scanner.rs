@@ -8,8 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Backoff, Client, Error};
-use crate::error_code::ErrorCode;
-use crate::ids::{LogOffset, PartitionId, ServerId, TableBucket, TableId, TablePath, TotalBuckets};
+use crate::ids::{LogOffset, ServerId, TableBucket, TableId, TablePath, TotalBuckets};
 use crate::record::LogBatch;
 
 mod fetch;
@@ -138,7 +137,12 @@ impl LogFetcher {
 
     /// Starts to read a bucket of the table; a bucket that is read already starts anew.
     pub fn subscribe(&mut self, subscription: Subscription) {
-        let Subscription { bucket, start, stop, routing_count } = subscription;
+        let Subscription {
+            bucket,
+            start,
+            stop,
+            routing_count,
+        } = subscription;
         if stop.is_some_and(|stop| start >= stop) {
             self.ready.push(FetchedBucket {
                 bucket,
@@ -163,7 +167,9 @@ impl LogFetcher {
 
     /// Stops reading a bucket; answers the offset to go on from, if it was read.
     pub fn unsubscribe(&mut self, bucket: TableBucket) -> Option<LogOffset> {
-        self.positions.remove(&bucket).map(|position| position.offset)
+        self.positions
+            .remove(&bucket)
+            .map(|position| position.offset)
     }
 
     /// Whether nothing is subscribed and nothing waits to be polled.
@@ -186,7 +192,9 @@ impl LogFetcher {
                 self.refresh().await;
                 continue;
             }
-            let wake = self.next_rest_end().map_or(deadline, |end| end.min(deadline));
+            let wake = self
+                .next_rest_end()
+                .map_or(deadline, |end| end.min(deadline));
             tokio::select! {
                 Some(done) = self.fetches.join_next() => {
                     match done {
@@ -221,61 +229,68 @@ impl LogFetcher {
             }
             position.in_flight = true;
             let (offset, routing_count) = (position.offset, position.routing_count);
-            let part = FetchOfBucket { bucket, offset, routing_count };
-            by_leader.entry(leader).or_default().push((position.fed, part));
+            let part = FetchOfBucket {
+                bucket,
+                offset,
+                routing_count,
+            };
+            by_leader
+                .entry(leader)
+                .or_default()
+                .push((position.fed, part));
         }
         for (leader, mut parts) in by_leader {
             parts.sort_by_key(|(fed, part)| (*fed, part.bucket));
             let parts = parts.into_iter().map(|(_, part)| part).collect();
             self.busy.insert(leader);
             let limits = FetchLimits::of(&self.config);
-            self.fetches.spawn(fetch(self.client.clone(), leader, self.table, parts, limits));
+            self.fetches.spawn(fetch(
+                self.client.clone(),
+                leader,
+                self.table,
+                parts,
+                limits,
+            ));
         }
     }
 
     fn wants_refresh(&self) -> bool {
         let now = Instant::now();
-        self.positions.values().any(|position| position.wants_refresh(now))
+        self.positions
+            .values()
+            .any(|position| position.wants_refresh(now))
     }
 
     fn next_rest_end(&self) -> Option<Instant> {
         let rests = |p: &Position| p.trouble.as_ref().map(|trouble| trouble.rest_until);
-        self.positions.values().filter(|position| !position.in_flight).filter_map(rests).min()
+        self.positions
+            .values()
+            .filter(|position| !position.in_flight)
+            .filter_map(rests)
+            .min()
     }
 
-    /// Looks up the leaders of all buckets that want it; partition by partition if one of them is
-    /// unknown, as one bad name fails a whole request.
+    /// Looks up the leaders of all buckets that want it.
     async fn refresh(&mut self) {
         let now = Instant::now();
-        let wanting = self.positions.iter().filter(|(_, position)| position.wants_refresh(now));
+        let wanting = self
+            .positions
+            .iter()
+            .filter(|(_, position)| position.wants_refresh(now));
         let wanting: Vec<TableBucket> = wanting.map(|(bucket, _)| *bucket).collect();
-        let partitions: BTreeSet<_> = wanting.iter().map(|bucket| bucket.partition).collect();
-        let all: Vec<PartitionId> = partitions.iter().copied().flatten().collect();
-        let (client, path, table) = (self.client.clone(), self.path.clone(), self.table);
-        let mut results = BTreeMap::new();
-        match client.refresh_buckets(&path, table, all).await {
-            Err(error) if error.code() == Some(ErrorCode::PartitionNotExists) => {
-                for &partition in &partitions {
-                    let ids = partition.into_iter().collect();
-                    let result = client.refresh_buckets(&path, table, ids).await.map(drop);
-                    results.insert(partition, result);
-                }
-            }
-            result => {
-                let result = result.map(drop);
-                results.extend(partitions.iter().map(|id| (*id, result.clone())));
-            }
-        }
-        let cluster = client.cluster();
+        let partitions = wanting.iter().map(|bucket| bucket.partition).collect();
+        let results = self
+            .client
+            .refresh_each(&self.path, self.table, &partitions)
+            .await;
+        let cluster = self.client.cluster();
         for bucket in wanting {
-            let result = results.remove(&bucket.partition).unwrap_or(Ok(()));
-            results.insert(bucket.partition, result.clone());
-            match result {
-                Err(error) => self.fail(bucket, error),
-                Ok(()) if cluster.leader(bucket).is_none() => {
+            match results.get(&bucket.partition) {
+                Some(Err(error)) => self.fail(bucket, error.clone()),
+                _ if cluster.leader(bucket).is_none() => {
                     self.fail(bucket, Error::NoLeader { bucket });
                 }
-                Ok(()) => {
+                _ => {
                     if let Some(position) = self.positions.get_mut(&bucket) {
                         position.found_leader();
                     }
@@ -289,7 +304,9 @@ impl LogFetcher {
         self.answers += 1;
         for answer in done.answers {
             // Whoever subscribed anew meanwhile is not at the offset that was asked for.
-            let Some(position) = self.positions.get_mut(&answer.bucket) else { continue };
+            let Some(position) = self.positions.get_mut(&answer.bucket) else {
+                continue;
+            };
             if !position.in_flight || position.offset != answer.asked {
                 continue;
             }
@@ -302,7 +319,9 @@ impl LogFetcher {
     }
 
     fn advance(&mut self, bucket: TableBucket, mut found: BucketAnswer) {
-        let Some(position) = self.positions.get_mut(&bucket) else { return };
+        let Some(position) = self.positions.get_mut(&bucket) else {
+            return;
+        };
         position.trouble = None;
         let (offset, stop) = (position.offset, position.stop);
         found.batches.retain(|batch| batch.next_offset() > offset);
@@ -311,7 +330,9 @@ impl LogFetcher {
             position.fed = self.answers;
         }
         if let Some(stop) = stop {
-            found.batches.retain(|batch| batch.header.base_offset < stop);
+            found
+                .batches
+                .retain(|batch| batch.header.base_offset < stop);
         }
         let next_offset = position.offset;
         let finished = stop.is_some_and(|stop| next_offset >= stop);
@@ -333,7 +354,9 @@ impl LogFetcher {
     /// Lets a bucket rest after a retriable error, or ends it.
     fn fail(&mut self, bucket: TableBucket, error: Error) {
         let patience = self.client.config().retry_timeout;
-        let Some(position) = self.positions.get_mut(&bucket) else { return };
+        let Some(position) = self.positions.get_mut(&bucket) else {
+            return;
+        };
         let now = Instant::now();
         let refresh = error.wants_fresh_metadata();
         if error.is_retriable() && position.rest(now, refresh) < patience {
@@ -354,7 +377,9 @@ impl LogFetcher {
 
 impl Position {
     fn rests(&self, now: Instant) -> bool {
-        self.trouble.as_ref().is_some_and(|t| t.refresh || t.rest_until > now)
+        self.trouble
+            .as_ref()
+            .is_some_and(|t| t.refresh || t.rest_until > now)
     }
 
     fn wants_refresh(&self, now: Instant) -> bool {
@@ -364,7 +389,12 @@ impl Position {
 
     fn look_up_leader(&mut self, now: Instant) {
         let backoff = Backoff::default();
-        let fresh = Trouble { since: now, rest_until: now, backoff, refresh: true };
+        let fresh = Trouble {
+            since: now,
+            rest_until: now,
+            backoff,
+            refresh: true,
+        };
         self.trouble.get_or_insert(fresh).refresh = true;
     }
 
@@ -377,7 +407,9 @@ impl Position {
     /// Rests, longer each time; answers how long the trouble has lasted.
     fn rest(&mut self, now: Instant, refresh: bool) -> Duration {
         self.look_up_leader(now);
-        let Some(trouble) = &mut self.trouble else { return Duration::ZERO };
+        let Some(trouble) = &mut self.trouble else {
+            return Duration::ZERO;
+        };
         trouble.refresh = refresh;
         trouble.rest_until = now + trouble.backoff.next();
         now.saturating_duration_since(trouble.since)

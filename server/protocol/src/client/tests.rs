@@ -36,27 +36,34 @@ fn list_databases() -> proto::ListDatabasesRequest {
 
 #[tokio::test]
 async fn connecting_without_a_server_says_who_was_dialled() {
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let mut config = ClientConfig::new([unused.to_string()]);
     config.connect_timeout = Duration::from_secs(5);
     let error = Client::connect(config).await.unwrap_err();
     assert!(matches!(&error, Error::Connect { address, .. } if **address == *unused.to_string()));
-    let nobody = Client::connect(ClientConfig::new(Vec::<String>::new())).await.unwrap_err();
+    let nobody = Client::connect(ClientConfig::new(Vec::<String>::new()))
+        .await
+        .unwrap_err();
     assert!(matches!(nobody, Error::NoServer { .. }));
 }
 
 #[tokio::test]
 async fn a_bootstrap_address_that_is_down_is_passed_over() {
     let (server, _) = cluster(|_| Reply::Silence).await;
-    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let unused = std::net::TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let config = ClientConfig::new([unused.to_string(), server.address()]);
     Client::connect(config).await.unwrap();
 }
 
 #[tokio::test]
 async fn callers_share_one_connection_per_role_and_server() {
-    let (server, client) =
-        cluster(|call| call.ok(&proto::ListDatabasesResponse::default())).await;
+    let (server, client) = cluster(|call| call.ok(&proto::ListDatabasesResponse::default())).await;
     let calls = (0..20).map(|_| client.coordinator(list_databases()));
     for answer in futures::future::join_all(calls).await {
         answer.unwrap();
@@ -115,6 +122,9 @@ fn pauses_double_up_to_five_seconds_with_a_fifth_of_jitter() {
     let mut backoff = Backoff::default();
     for expected in [100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0] {
         let pause = backoff.next().as_secs_f64() * 1000.0;
-        assert!((expected * 0.79..expected * 1.21).contains(&pause), "{pause} for {expected}");
+        assert!(
+            (expected * 0.79..expected * 1.21).contains(&pause),
+            "{pause} for {expected}"
+        );
     }
 }

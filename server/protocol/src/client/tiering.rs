@@ -142,7 +142,9 @@ impl Client {
         };
         let answer = self.coordinator(request).await?;
         let entries = answer.tiering_table_resp.into_iter();
-        let entries = entries.chain(answer.finished_table_resp).chain(answer.failed_table_resp);
+        let entries = entries
+            .chain(answer.finished_table_resp)
+            .chain(answer.failed_table_resp);
         let refused = entries.filter_map(|entry| {
             let error = entry.error?;
             let code = Some(error.error_code);
@@ -167,13 +169,15 @@ impl Client {
         prepare: &PrepareLakeSnapshot,
     ) -> Result<String, Error> {
         let api = ApiKey::PrepareLakeTableSnapshot;
-        let offsets = prepare.offsets.iter().map(|((partition, bucket), end)| {
-            proto::PbBucketOffset {
-                partition_id: partition.map(|id| id.0),
-                bucket_id: bucket.0,
-                log_end_offset: Some(end.0),
-            }
-        });
+        let offsets =
+            prepare
+                .offsets
+                .iter()
+                .map(|((partition, bucket), end)| proto::PbBucketOffset {
+                    partition_id: partition.map(|id| id.0),
+                    bucket_id: bucket.0,
+                    log_end_offset: Some(end.0),
+                });
         let request = proto::PrepareLakeTableSnapshotRequest {
             bucket_offsets: vec![proto::PbTableOffsets {
                 table_id: prepare.table_id.0,
@@ -184,11 +188,17 @@ impl Client {
         };
         let answer = self.coordinator(request).await?;
         let entry = answer.prepare_lake_table_resp.into_iter().next();
-        let entry = entry.ok_or(Error::Incomplete { api, missing: "the table's entry" })?;
+        let entry = entry.ok_or(Error::Incomplete {
+            api,
+            missing: "the table's entry",
+        })?;
         if let Some(error) = entry_error(api, entry.error_code, entry.error_message) {
             return Err(error);
         }
-        entry.lake_table_offsets_path.ok_or(Error::Incomplete { api, missing: "the file's path" })
+        entry.lake_table_offsets_path.ok_or(Error::Incomplete {
+            api,
+            missing: "the file's path",
+        })
     }
 
     /// Registers a snapshot that is in the lake. Sent once; repeating it is harmless.
@@ -198,7 +208,10 @@ impl Client {
         let mut entries = answer.table_resp.into_iter();
         let entry = entries
             .find(|entry| entry.table_id == commit.table_id.0)
-            .ok_or(Error::Incomplete { api, missing: "the table's entry" })?;
+            .ok_or(Error::Incomplete {
+                api,
+                missing: "the table's entry",
+            })?;
         match entry_error(api, entry.error_code, entry.error_message) {
             Some(error) => Err(error),
             None => Ok(()),
@@ -219,12 +232,15 @@ fn wire_heartbeat(table: &HeartbeatTable) -> proto::PbHeartbeatReqForTable {
 }
 
 fn wire_commit(commit: &CommitLakeSnapshot) -> proto::CommitLakeTableSnapshotRequest {
-    let progress = commit.progress.iter().map(|progress| proto::PbLakeTableOffsetForBucket {
-        partition_id: progress.partition.map(|id| id.0),
-        bucket_id: progress.bucket.0,
-        log_end_offset: Some(progress.end.0),
-        max_timestamp: progress.max_timestamp_ms,
-    });
+    let progress = commit
+        .progress
+        .iter()
+        .map(|progress| proto::PbLakeTableOffsetForBucket {
+            partition_id: progress.partition.map(|id| id.0),
+            bucket_id: progress.bucket.0,
+            log_end_offset: Some(progress.end.0),
+            max_timestamp: progress.max_timestamp_ms,
+        });
     proto::CommitLakeTableSnapshotRequest {
         tables_req: vec![proto::PbLakeTableSnapshotInfo {
             table_id: Some(commit.table_id.0),
@@ -247,6 +263,12 @@ fn wire_commit(commit: &CommitLakeSnapshot) -> proto::CommitLakeTableSnapshotReq
 }
 
 fn entry_error(api: ApiKey, code: Option<i32>, message: Option<String>) -> Option<Error> {
-    let code = code.filter(|code| *code != ErrorCode::None.code()).map(ErrorCode::from_code)?;
-    Some(Error::Server { api, code, message: message.unwrap_or_default() })
+    let code = code
+        .filter(|code| *code != ErrorCode::None.code())
+        .map(ErrorCode::from_code)?;
+    Some(Error::Server {
+        api,
+        code,
+        message: message.unwrap_or_default(),
+    })
 }

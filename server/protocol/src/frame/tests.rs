@@ -26,7 +26,16 @@ fn a_length_above_the_limit_is_refused_before_any_byte_of_the_frame_arrives() {
     let mut codec = FrameCodec::new(16);
     let mut source = BytesMut::from(&17_i32.to_be_bytes()[..]);
     let error = codec.decode(&mut source).unwrap_err();
-    assert!(matches!(error, Error::TooLarge { length: 17, max: 16 }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::TooLarge {
+                length: 17,
+                max: 16
+            }
+        ),
+        "{error:?}"
+    );
     codec.set_max_frame_bytes(17);
     assert!(codec.decode(&mut source).unwrap().is_none());
 }
@@ -35,14 +44,21 @@ fn a_length_above_the_limit_is_refused_before_any_byte_of_the_frame_arrives() {
 fn a_negative_length_is_refused() {
     let mut source = BytesMut::from(&(-1_i32).to_be_bytes()[..]);
     let error = FrameCodec::default().decode(&mut source).unwrap_err();
-    assert!(matches!(error, Error::NegativeLength { length: -1 }), "{error:?}");
+    assert!(
+        matches!(error, Error::NegativeLength { length: -1 }),
+        "{error:?}"
+    );
 }
 
 #[test]
 fn an_announced_big_frame_takes_memory_only_as_it_arrives() {
     let mut source = BytesMut::from(&(90 * 1024 * 1024_i32).to_be_bytes()[..]);
     assert!(FrameCodec::default().decode(&mut source).unwrap().is_none());
-    assert!(source.capacity() <= 4 * 1024 * 1024, "{} bytes reserved", source.capacity());
+    assert!(
+        source.capacity() <= 4 * 1024 * 1024,
+        "{} bytes reserved",
+        source.capacity()
+    );
 }
 
 #[test]
@@ -56,11 +72,23 @@ fn a_frame_too_big_for_the_peer_is_not_sent() {
 
 #[test]
 fn short_headers_and_unknown_types_are_typed_errors() {
-    assert!(matches!(decode_request(Bytes::from_static(&[0; 7])), Err(Error::Truncated { .. })));
-    assert!(matches!(decode_answer(Bytes::new()), Err(Error::Truncated { .. })));
-    assert!(matches!(decode_answer(Bytes::from_static(&[0, 0, 0])), Err(Error::Truncated { .. })));
+    assert!(matches!(
+        decode_request(Bytes::from_static(&[0; 7])),
+        Err(Error::Truncated { .. })
+    ));
+    assert!(matches!(
+        decode_answer(Bytes::new()),
+        Err(Error::Truncated { .. })
+    ));
+    assert!(matches!(
+        decode_answer(Bytes::from_static(&[0, 0, 0])),
+        Err(Error::Truncated { .. })
+    ));
     let unknown = decode_answer(Bytes::from_static(&[3, 0, 0, 0, 0]));
-    assert!(matches!(unknown, Err(Error::UnknownAnswerType { found: 3 })));
+    assert!(matches!(
+        unknown,
+        Err(Error::UnknownAnswerType { found: 3 })
+    ));
     let garbage = decode_answer(Bytes::from_static(&[1, 0, 0, 0, 0, 0xff]));
     assert!(matches!(garbage, Err(Error::Body { .. })));
 }
@@ -73,23 +101,49 @@ fn the_body_of_an_answer_is_a_slice_of_its_frame() {
         records: Some(records),
         ..Default::default()
     };
-    let table = proto::PbFetchLogRespForTable { table_id: 1, buckets_resp: vec![bucket] };
-    let frame = one(&encode_success(5, &proto::FetchLogResponse { tables_resp: vec![table] }));
+    let table = proto::PbFetchLogRespForTable {
+        table_id: 1,
+        buckets_resp: vec![bucket],
+    };
+    let frame = one(&encode_success(
+        5,
+        &proto::FetchLogResponse {
+            tables_resp: vec![table],
+        },
+    ));
     let memory = frame.as_ptr_range();
-    let Answer::Success { request_id: 5, body } = decode_answer(frame.clone()).unwrap() else {
+    let Answer::Success {
+        request_id: 5,
+        body,
+    } = decode_answer(frame.clone()).unwrap()
+    else {
         panic!("a success with id 5");
     };
     let message = proto::FetchLogResponse::decode(body).unwrap();
-    let records = message.tables_resp[0].buckets_resp[0].records.clone().unwrap();
+    let records = message.tables_resp[0].buckets_resp[0]
+        .records
+        .clone()
+        .unwrap();
     assert!(memory.contains(&records.as_ptr()), "records were copied");
 }
 
 #[test]
 fn error_answers_keep_code_and_message() {
-    let frame = one(&encode_error(9, ErrorCode::TableNotExist, "Table fluss.t1 does not exist."));
+    let frame = one(&encode_error(
+        9,
+        ErrorCode::TableNotExist,
+        "Table fluss.t1 does not exist.",
+    ));
     let code = ErrorCode::TableNotExist;
     let message = "Table fluss.t1 does not exist.".to_owned();
-    assert_eq!(decode_answer(frame).unwrap(), Answer::Error { request_id: 9, code, message });
+    assert_eq!(
+        decode_answer(frame).unwrap(),
+        Answer::Error {
+            request_id: 9,
+            code,
+            message
+        }
+    );
 }
 
 proptest! {

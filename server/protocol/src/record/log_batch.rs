@@ -17,6 +17,8 @@ const FORMAT: &str = "log batch";
 const PREFIX: usize = 12;
 const MAGIC_AT: usize = 12;
 const TIMESTAMP_AT: usize = 13;
+/// In magic 0.
+const WRITER_AT: usize = 32;
 /// Header bytes of magic 0, the only one this crate writes.
 pub const HEADER_SIZE: usize = 48;
 
@@ -320,6 +322,21 @@ pub fn set_stored(
     }
     put_at(batch, 0, &base_offset.0.to_le_bytes());
     put_at(batch, TIMESTAMP_AT, &commit_timestamp_ms.to_le_bytes());
+    Ok(())
+}
+
+/// Gives a batch of magic 0 another writer and sequence, and the checksum that goes with them.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is no whole header.
+pub fn set_writer(batch: &mut [u8], writer_id: WriterId, batch_sequence: i32) -> Result<()> {
+    if batch.len() < HEADER_SIZE {
+        return Err(Error::corrupt(FORMAT, "batch is cut off"));
+    }
+    put_at(batch, WRITER_AT, &writer_id.0.to_le_bytes());
+    put_at(batch, WRITER_AT + 8, &batch_sequence.to_le_bytes());
+    let crc = computed_crc(batch, Layout::Plain).unwrap_or_default();
+    put_at(batch, Layout::Plain.crc_at(), &crc.to_le_bytes());
     Ok(())
 }
 

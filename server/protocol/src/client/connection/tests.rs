@@ -24,7 +24,12 @@ impl Bench {
             handshake_timeout: LATE,
         };
         let tasks = TaskTracker::new();
-        Self { config, tasks, stop: CancellationToken::new(), servers: JoinSet::new() }
+        Self {
+            config,
+            tasks,
+            stop: CancellationToken::new(),
+            servers: JoinSet::new(),
+        }
     }
 
     async fn open(&mut self, handler: Handler) -> Result<Connection, Error> {
@@ -42,7 +47,9 @@ fn after_hello(answer: impl Fn(Call) -> Reply + Send + Sync + 'static) -> Handle
 }
 
 fn exists(name: &str) -> proto::DatabaseExistsRequest {
-    proto::DatabaseExistsRequest { database_name: name.to_owned() }
+    proto::DatabaseExistsRequest {
+        database_name: name.to_owned(),
+    }
 }
 
 #[tokio::test]
@@ -77,7 +84,9 @@ async fn the_lower_of_both_highest_versions_is_used() {
                     _ => {}
                 }
             }
-            answer.api_versions.retain(|offered| offered.api_key != 1033);
+            answer
+                .api_versions
+                .retain(|offered| offered.api_key != 1033);
             call.ok(&answer)
         }
         _ => Reply::Silence,
@@ -86,9 +95,15 @@ async fn the_lower_of_both_highest_versions_is_used() {
     assert_eq!(connection.version(ApiKey::ProduceLog, 0).unwrap(), 0);
     assert_eq!(connection.version(ApiKey::PutKv, 0).unwrap(), 3);
     let too_new = connection.version(ApiKey::ProduceLog, 1).unwrap_err();
-    assert!(matches!(too_new, Error::UnsupportedVersion { needed: 1, .. }));
+    assert!(matches!(
+        too_new,
+        Error::UnsupportedVersion { needed: 1, .. }
+    ));
     for api in [ApiKey::Lookup, ApiKey::LimitScan] {
-        assert!(matches!(connection.version(api, 0), Err(Error::UnsupportedVersion { .. })));
+        assert!(matches!(
+            connection.version(api, 0),
+            Err(Error::UnsupportedVersion { .. })
+        ));
     }
 }
 
@@ -101,7 +116,8 @@ async fn login(challenge: Option<&'static [u8]>) -> (Result<Connection, Error>, 
     let log = Arc::clone(&seen);
     let handler = after_hello(move |call| {
         let request = call.read::<proto::AuthenticateRequest>();
-        log.lock().push(sasl::parse_plain_token(&request.token).unwrap().user);
+        log.lock()
+            .push(sasl::parse_plain_token(&request.token).unwrap().user);
         let challenge = challenge.map(Bytes::from_static);
         call.ok(&proto::AuthenticateResponse { challenge })
     });
@@ -117,7 +133,10 @@ async fn a_login_is_done_without_challenge_and_with_an_empty_one() {
         connection.unwrap();
         assert_eq!(count, 1);
     }
-    assert!(matches!(login(Some(b"more")).await.0, Err(Error::Challenge { .. })));
+    assert!(matches!(
+        login(Some(b"more")).await.0,
+        Err(Error::Challenge { .. })
+    ));
 }
 
 #[tokio::test]
@@ -136,14 +155,18 @@ async fn answers_find_their_requests_in_any_order() {
                 }
                 _ => {
                     release.send_replace(true);
-                    call.ok(&proto::ListTablesResponse { table_name: vec!["t".into()] })
+                    call.ok(&proto::ListTablesResponse {
+                        table_name: vec!["t".into()],
+                    })
                 }
             }
         })
     });
     let connection = bench.open(handler).await.unwrap();
     let first = connection.send(&exists("d"), LATE).await.unwrap();
-    let list = proto::ListTablesRequest { database_name: "d".into() };
+    let list = proto::ListTablesRequest {
+        database_name: "d".into(),
+    };
     let second = connection.call(&list, LATE).await.unwrap();
     assert_eq!(second.table_name, ["t"]);
     assert!(first.await.unwrap().exists);
@@ -173,8 +196,15 @@ async fn a_closed_connection_fails_all_in_flight_with_unknown_outcome() {
     let connection = bench.open(handler).await.unwrap();
     let first = connection.send(&exists("a"), LATE).await.unwrap();
     let second = connection.send(&exists("b"), LATE).await.unwrap();
-    let close = connection.send(&proto::ListDatabasesRequest::default(), LATE).await.unwrap();
-    for error in [first.await.unwrap_err(), second.await.unwrap_err(), close.await.unwrap_err()] {
+    let close = connection
+        .send(&proto::ListDatabasesRequest::default(), LATE)
+        .await
+        .unwrap();
+    for error in [
+        first.await.unwrap_err(),
+        second.await.unwrap_err(),
+        close.await.unwrap_err(),
+    ] {
         assert!(matches!(error, Error::ConnectionLost { .. }), "{error:?}");
         assert!(error.is_retriable() && error.outcome_is_unknown());
     }
@@ -190,7 +220,10 @@ async fn a_closed_connection_fails_all_in_flight_with_unknown_outcome() {
 async fn a_failure_of_the_server_names_its_code_to_all_in_flight() {
     let mut bench = Bench::new();
     let handler = after_hello(|_| {
-        Reply::Frame(frame::encode_server_failure(ErrorCode::Storage, "disk full"))
+        Reply::Frame(frame::encode_server_failure(
+            ErrorCode::Storage,
+            "disk full",
+        ))
     });
     let connection = bench.open(handler).await.unwrap();
     let error = connection.call(&exists("a"), LATE).await.unwrap_err();
@@ -206,7 +239,10 @@ async fn a_silent_peer_times_out_and_loses_the_connection() {
     let error = connection.call(&exists("a"), SOON).await.unwrap_err();
     assert!(matches!(error, Error::Timeout { after, .. } if after == SOON));
     assert!(error.outcome_is_unknown());
-    assert!(connection.is_lost(), "no byte came while the request was out");
+    assert!(
+        connection.is_lost(),
+        "no byte came while the request was out"
+    );
 }
 
 #[tokio::test]
@@ -218,7 +254,10 @@ async fn a_slow_call_on_a_talking_connection_times_out_alone() {
     });
     let connection = bench.open(handler).await.unwrap();
     let slow = connection.send(&exists("a"), SOON).await.unwrap();
-    connection.call(&proto::ListDatabasesRequest::default(), LATE).await.unwrap();
+    connection
+        .call(&proto::ListDatabasesRequest::default(), LATE)
+        .await
+        .unwrap();
     assert!(matches!(slow.await.unwrap_err(), Error::Timeout { .. }));
     assert!(!connection.is_lost());
 }
@@ -240,12 +279,22 @@ async fn an_answer_above_the_limit_loses_the_connection() {
     let mut bench = Bench::new();
     bench.config.max_frame_bytes = 64 * 1024;
     let handler = after_hello(|call| {
-        call.ok(&proto::ListTablesResponse { table_name: vec!["t".repeat(70 * 1024)] })
+        call.ok(&proto::ListTablesResponse {
+            table_name: vec!["t".repeat(70 * 1024)],
+        })
     });
     let connection = bench.open(handler).await.unwrap();
-    let list = proto::ListTablesRequest { database_name: "d".into() };
+    let list = proto::ListTablesRequest {
+        database_name: "d".into(),
+    };
     let error = connection.call(&list, LATE).await.unwrap_err();
-    let Error::ConnectionLost { source: Some(source), .. } = error else { panic!("{error:?}") };
+    let Error::ConnectionLost {
+        source: Some(source),
+        ..
+    } = error
+    else {
+        panic!("{error:?}")
+    };
     assert!(matches!(*source, frame::Error::TooLarge { .. }));
 }
 
@@ -255,7 +304,10 @@ async fn stopping_ends_all_tasks() {
     let connection = bench.open(after_hello(|_| Reply::Silence)).await.unwrap();
     let pending = connection.send(&exists("a"), LATE).await.unwrap();
     bench.stop.cancel();
-    assert!(matches!(pending.await.unwrap_err(), Error::ConnectionLost { .. }));
+    assert!(matches!(
+        pending.await.unwrap_err(),
+        Error::ConnectionLost { .. }
+    ));
     bench.tasks.close();
     bench.tasks.wait().await;
 }

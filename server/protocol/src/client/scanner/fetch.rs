@@ -10,9 +10,7 @@ use crate::api_key::ApiKey;
 use crate::client::offsets::bucket_error;
 use crate::client::{Client, Error};
 use crate::error_code::ErrorCode;
-use crate::ids::{
-    BucketId, LogOffset, PartitionId, ServerId, TableBucket, TableId, TotalBuckets,
-};
+use crate::ids::{BucketId, LogOffset, PartitionId, ServerId, TableBucket, TableId, TotalBuckets};
 use crate::proto;
 use crate::record::LogBatch;
 
@@ -87,16 +85,29 @@ pub(super) async fn fetch(
                 asked: part.offset,
                 result: Err(error.clone()),
             };
-            return Fetch { leader, answers: parts.into_iter().map(failed).collect() };
+            return Fetch {
+                leader,
+                answers: parts.into_iter().map(failed).collect(),
+            };
         }
     };
     let answers = parts.into_iter().map(|part| {
-        let missing = Error::Incomplete { api: ApiKey::FetchLog, missing: "an entry per bucket" };
+        let missing = Error::Incomplete {
+            api: ApiKey::FetchLog,
+            missing: "an entry per bucket",
+        };
         let entry = found.remove(&part.bucket).ok_or(missing);
         let result = entry.and_then(|entry| read_bucket(part, entry, limits.verify_crc));
-        AnswerOfBucket { bucket: part.bucket, asked: part.offset, result }
+        AnswerOfBucket {
+            bucket: part.bucket,
+            asked: part.offset,
+            result,
+        }
     });
-    Fetch { leader, answers: answers.collect() }
+    Fetch {
+        leader,
+        answers: answers.collect(),
+    }
 }
 
 fn wire_request(
@@ -150,21 +161,41 @@ fn read_bucket(
     verify_crc: bool,
 ) -> Result<BucketAnswer, Error> {
     let FetchOfBucket { bucket, offset, .. } = part;
-    let failed = bucket_error(ApiKey::FetchLog, bucket, entry.error_code, entry.error_message);
+    let failed = bucket_error(
+        ApiKey::FetchLog,
+        bucket,
+        entry.error_code,
+        entry.error_message,
+    );
     match failed {
-        Some(Error::Bucket { code: ErrorCode::LogOffsetOutOfRange, message, .. }) => {
-            return Err(Error::OffsetOutOfRange { bucket, offset, message });
+        Some(Error::Bucket {
+            code: ErrorCode::LogOffsetOutOfRange,
+            message,
+            ..
+        }) => {
+            return Err(Error::OffsetOutOfRange {
+                bucket,
+                offset,
+                message,
+            });
         }
         Some(error) => return Err(error),
         None => {}
     }
     if let Some(remote) = entry.remote_log_fetch_info {
         let directory = remote.remote_log_tablet_dir;
-        return Err(Error::RemoteLog { bucket, offset, directory });
+        return Err(Error::RemoteLog {
+            bucket,
+            offset,
+            directory,
+        });
     }
     Ok(BucketAnswer {
         batches: read_batches(bucket, entry.records.unwrap_or_default(), verify_crc)?,
-        high_watermark: entry.high_watermark.filter(|offset| *offset >= 0).map(LogOffset),
+        high_watermark: entry
+            .high_watermark
+            .filter(|offset| *offset >= 0)
+            .map(LogOffset),
     })
 }
 
