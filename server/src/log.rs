@@ -25,6 +25,7 @@ mod meta;
 mod offset_index;
 mod retention;
 mod segment;
+mod walk;
 mod writer_state;
 
 #[cfg(test)]

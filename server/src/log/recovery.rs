@@ -16,7 +16,8 @@ use super::disk::{self, Disk, DiskFile};
 use super::error::{Error, Result};
 use super::meta::{self, LogMeta};
 use super::offset_index::{self, IndexBuilder, IndexFault, IndexHeader};
-use super::segment::{self, Check, Extent, Found, Segment, Step, Walk};
+use super::segment::{self, Extent, Found, Segment};
+use super::walk::{Check, Step, Walk};
 use super::writer_state::{Snapshot, WriterStates};
 
 /// What opening a log found and did.

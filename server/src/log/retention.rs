@@ -10,7 +10,8 @@ use super::error::{Error, Result};
 use super::flush::Checkpoint;
 use super::meta::Gap;
 use super::recovery::{Recovery, remove_segment, writers_name};
-use super::segment::{self, Check, Segment, Step};
+use super::segment::{self, Segment};
+use super::walk::{Check, Step};
 use super::{Appender, Flushing, Life, Log, take_up};
 
 /// Ends the name of a folder whose log was deleted but whose files may not all be gone.

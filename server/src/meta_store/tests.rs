@@ -177,11 +177,11 @@ async fn a_tree_made_and_deleted_in_one_group_leaves_nothing() {
     for round in 0..20 {
         let table = TablePath::new("db", format!("t{round}"));
         let (root, tree) = (Key::table(&table).unwrap(), Key::database("db").unwrap());
-        let make = Txn::new(None)
+        let creation = Txn::new(None)
             .put(root.clone(), "t", Expect::Any)
             .put(Key::partition(&table, "p").unwrap(), "p", Expect::Any);
         let delete = Txn::new(None).delete_tree(tree.clone(), Expect::Any);
-        let (made, gone) = tokio::join!(store.commit(make), store.commit(delete));
+        let (made, gone) = tokio::join!(store.commit(creation), store.commit(delete));
         let left = store.scan(&tree, Page::first(10)).await.unwrap();
         let expected = if made.unwrap().id() < gone.unwrap().id() { 0 } else { 2 };
         assert_eq!(left.len(), expected);
