@@ -187,7 +187,13 @@ impl<'a> Check<'a> {
         self.apply(&snapshot.delta_manifest_list, delta, &mut live);
         self.counts(&name, &snapshot, &live, delta_records);
         self.buckets(&live);
-        self.files(&live, &added).await?;
+        // What the snapshot before had was looked at there.
+        let looked_at = self
+            .before
+            .as_ref()
+            .is_some_and(|(before, _)| before + 1 == id);
+        let unseen = live.values().filter(|_| !looked_at).chain(&added);
+        self.files(unseen).await?;
         self.before = Some((id, live));
         self.total_record_count = Some(snapshot.total_record_count);
         Ok(())
@@ -304,8 +310,8 @@ impl<'a> Check<'a> {
     }
 
     /// The data files that no earlier snapshot had.
-    async fn files(&mut self, live: &Live, added: &[ManifestEntry]) -> Result<()> {
-        for entry in live.values().chain(added) {
+    async fn files<'e>(&mut self, entries: impl Iterator<Item = &'e ManifestEntry>) -> Result<()> {
+        for entry in entries {
             let Some(schema) = self.schema(entry.file.schema_id).await? else {
                 continue;
             };

@@ -1,6 +1,7 @@
 //! Manifests: the changes of data files that a commit made.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
@@ -91,33 +92,131 @@ impl ManifestEntry {
 /// # Errors
 /// [`Error::Malformed`] if a file is added that is live, or removed that is not.
 pub fn live_files(entries: impl IntoIterator<Item = ManifestEntry>) -> Result<Vec<ManifestEntry>> {
-    let mut slots: Vec<Option<ManifestEntry>> = Vec::new();
-    let mut places: HashMap<FileKey, usize> = HashMap::new();
-    for entry in entries {
-        let key = entry.key();
-        match entry.kind {
+    let entries: Vec<ManifestEntry> = entries.into_iter().collect();
+    let mut is_live = vec![false; entries.len()];
+    let mut places: HashMap<Identity<'_>, usize> = HashMap::with_capacity(entries.len());
+    for (place, entry) in entries.iter().enumerate() {
+        let name = &entry.file.file_name;
+        let (changed, live) = match entry.kind {
             FileKind::Add => {
-                let name = entry.file.file_name.clone();
-                if places.insert(key, slots.len()).is_some() {
+                if places.insert(Identity(entry), place).is_some() {
                     return Err(Error::malformed(
                         "manifest",
                         format!("`{name}` is added twice"),
                     ));
                 }
-                slots.push(Some(entry));
+                (place, true)
             }
-            FileKind::Delete => {
-                let place = places.remove(&key).and_then(|place| slots.get_mut(place));
-                let Some(slot) = place else {
-                    let name = &entry.file.file_name;
-                    return Err(Error::malformed(
-                        "manifest",
-                        format!("`{name}` is removed but not live"),
-                    ));
-                };
-                *slot = None;
-            }
+            FileKind::Delete => match places.remove(&Identity(entry)) {
+                Some(added) => (added, false),
+                None => {
+                    let reason = format!("`{name}` is removed but not live");
+                    return Err(Error::malformed("manifest", reason));
+                }
+            },
+        };
+        if let Some(slot) = is_live.get_mut(changed) {
+            *slot = live;
         }
     }
-    Ok(slots.into_iter().flatten().collect())
+    drop(places);
+    let pairs = entries.into_iter().zip(is_live);
+    Ok(pairs
+        .filter(|(_, is_live)| *is_live)
+        .map(|(entry, _)| entry)
+        .collect())
+}
+
+/// An entry compared by its [`FileKey`], without copying it.
+struct Identity<'a>(&'a ManifestEntry);
+
+impl<'a> Identity<'a> {
+    fn parts(
+        &self,
+    ) -> (
+        &'a [u8],
+        i32,
+        i32,
+        &'a str,
+        &'a [String],
+        Option<&'a [u8]>,
+        Option<&'a str>,
+    ) {
+        let ManifestEntry {
+            partition,
+            bucket,
+            file,
+            ..
+        } = self.0;
+        (
+            partition,
+            *bucket,
+            file.level,
+            &file.file_name,
+            &file.extra_files,
+            file.embedded_file_index.as_deref(),
+            file.external_path.as_deref(),
+        )
+    }
+}
+
+impl PartialEq for Identity<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.parts() == other.parts()
+    }
+}
+
+impl Eq for Identity<'_> {}
+
+impl Hash for Identity<'_> {
+    /// Names are unique but for a file's levels, so little more than the name is hashed.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.bucket.hash(state);
+        self.0.file.level.hash(state);
+        self.0.file.file_name.hash(state);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(kind: FileKind, name: &str, level: i32) -> ManifestEntry {
+        let file = DataFileMeta {
+            level,
+            ..DataFileMeta::append(name, 1, 1, 0)
+        };
+        let partition = crate::BinaryRow::empty().to_serialized();
+        ManifestEntry {
+            kind,
+            partition,
+            bucket: 0,
+            total_buckets: 1,
+            file,
+        }
+    }
+
+    #[test]
+    fn a_file_moved_to_another_level_stays_live_there() {
+        let add = |name, level| entry(FileKind::Add, name, level);
+        let changes = [
+            add("a", 0),
+            add("b", 0),
+            entry(FileKind::Delete, "a", 0),
+            add("a", 5),
+        ];
+        let live = live_files(changes).unwrap();
+        let found: Vec<_> = live
+            .iter()
+            .map(|e| (e.file.file_name.as_str(), e.file.level))
+            .collect();
+        assert_eq!(found, [("b", 0), ("a", 5)]);
+    }
+
+    #[test]
+    fn adding_a_live_file_or_removing_another_is_an_error() {
+        let add = || entry(FileKind::Add, "a", 0);
+        assert!(live_files([add(), add()]).is_err());
+        assert!(live_files([add(), entry(FileKind::Delete, "a", 1)]).is_err());
+    }
 }

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::types::DataType;
 
 mod collect;
+mod text_bounds;
 
 pub use collect::{StatsCollector, ValueStats};
 

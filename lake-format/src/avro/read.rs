@@ -1,5 +1,6 @@
 //! Reading container files: any bytes give records or an error.
 
+use std::cell::Cell;
 use std::io::Read as _;
 
 use super::MAGIC;
@@ -26,6 +27,7 @@ pub(crate) enum Value<'a> {
 pub(crate) struct Record<'a> {
     names: &'a [(String, Node)],
     values: Vec<Value<'a>>,
+    next: Cell<usize>,
 }
 
 /// Calls `each` with the records of a file in order.
@@ -202,6 +204,7 @@ impl<'a> Input<'a> {
         Ok(Record {
             names: fields,
             values,
+            next: Cell::new(0),
         })
     }
 
@@ -261,8 +264,21 @@ impl<'a> Input<'a> {
 
 impl<'a> Record<'a> {
     /// A field's value; null if the writer's schema has no such field.
+    ///
+    /// Fields are mostly asked for in the writer's order, so the one behind the last is tried first.
     fn get(&self, name: &str) -> &Value<'a> {
-        let place = self.names.iter().position(|(field, _)| field == name);
+        let is_next = self
+            .names
+            .get(self.next.get())
+            .is_some_and(|(field, _)| field == name);
+        let place = if is_next {
+            Some(self.next.get())
+        } else {
+            self.names.iter().position(|(field, _)| field == name)
+        };
+        if let Some(place) = place {
+            self.next.set(place + 1);
+        }
         place
             .and_then(|place| self.values.get(place))
             .unwrap_or(&Value::Null)

@@ -113,6 +113,12 @@ fn fixed(value: &Datum, kind: &TypeKind) -> Result<Vec<u8>> {
             small.to_le_bytes().to_vec()
         }
         (Datum::Timestamp(v), TypeKind::Timestamp { .. } | TypeKind::TimestampLtz { .. }) => {
+            if v.nanos_of_milli != 0 {
+                return Err(Error::bad_value(
+                    "binary row",
+                    format!("{v:?} has more digits than {kind}"),
+                ));
+            }
             v.millis.to_le_bytes().to_vec()
         }
         _ => {

@@ -245,3 +245,6 @@ fn is_widening(from: &TypeKind, to: &TypeKind) -> bool {
         _ => false,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,13 +1,14 @@
 //! Statistics of a data file, taken from its batches while they are written.
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::{max, max_boolean, max_string, min, min_boolean, min_string};
+use arrow::compute::{max, max_boolean, min, min_boolean};
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType as ArrowType, Date32Type, Decimal128Type, Float32Type,
     Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, TimeUnit,
     TimestampMicrosecondType, TimestampMillisecondType,
 };
 
+use super::text_bounds::text_bounds;
 use super::{ColumnStats, SimpleStats};
 use crate::datum::{Datum, Timestamp};
 use crate::error::{Error, Result};
@@ -172,10 +173,10 @@ impl Column {
                 primitive::<Time32MillisecondType>(array, Datum::Time)
             }
             (TypeKind::Char { .. } | TypeKind::VarChar { .. }, ArrowType::Utf8) => {
-                let array = array.as_string::<i32>();
+                let (low, high) = text_bounds(array.as_string::<i32>())?;
                 Some((
-                    Datum::String(min_string(array)?.into()),
-                    Datum::String(max_string(array)?.into()),
+                    Datum::String(low.to_owned()),
+                    Datum::String(high.to_owned()),
                 ))
             }
             (
