@@ -55,7 +55,12 @@ pub struct Position {
 
 /// Whether the lake table ends in the three system columns.
 pub fn has_system_columns(lake: &TableSchema) -> bool {
-    let names = lake.fields.iter().rev().take(SYSTEM_COLUMNS.len()).map(|f| f.name.as_str());
+    let names = lake
+        .fields
+        .iter()
+        .rev()
+        .take(SYSTEM_COLUMNS.len())
+        .map(|f| f.name.as_str());
     names.eq(SYSTEM_COLUMNS.into_iter().rev())
 }
 
@@ -78,20 +83,32 @@ impl Alignment {
             let origin = match log.column_index(&field.name) {
                 Some(index) => Origin::Column(index),
                 None if field.data_type.nullable => Origin::Null,
-                None => return Err(bad(&field.name, "the lake table demands it, the log lacks it")),
+                None => {
+                    return Err(bad(
+                        &field.name,
+                        "the lake table demands it, the log lacks it",
+                    ));
+                }
             };
             found += usize::from(origin != Origin::Null);
             origins.push(origin);
         }
         if found < log.columns.len() {
-            let missing = log.columns.iter().find(|column| lake.field_index(&column.name).is_none());
+            let missing = log
+                .columns
+                .iter()
+                .find(|column| lake.field_index(&column.name).is_none());
             let name = missing.map_or("", |column| column.name.as_str());
             return Err(bad(name, "the lake table lacks it"));
         }
         if system {
             origins.extend([Origin::Bucket, Origin::Offset, Origin::Timestamp]);
         }
-        Ok(Self { table: table.clone(), target: lake.arrow_schema(), origins })
+        Ok(Self {
+            table: table.clone(),
+            target: lake.arrow_schema(),
+            origins,
+        })
     }
 
     /// The rows of `batch` as the lake table takes them.
@@ -115,7 +132,8 @@ impl Alignment {
                 Origin::Offset => Ok(offsets(position.offset, rows)),
                 Origin::Timestamp => timestamps(position.timestamp_ms, rows, field.data_type()),
             };
-            let column = column.map_err(|e| self.bad(field, position.offset, position, &e.to_string()))?;
+            let column =
+                column.map_err(|e| self.bad(field, position.offset, position, &e.to_string()))?;
             if !field.is_nullable() && column.null_count() > 0 {
                 let row = (0..rows).find(|row| column.is_null(*row)).unwrap_or(0);
                 let row = i64::try_from(row).unwrap_or(i64::MAX);
@@ -152,11 +170,15 @@ impl Alignment {
 
 fn offsets(first: LogOffset, rows: usize) -> ArrayRef {
     let rows = i64::try_from(rows).unwrap_or(i64::MAX);
-    Arc::new(Int64Array::from_iter_values(first.0..first.0.saturating_add(rows)))
+    Arc::new(Int64Array::from_iter_values(
+        first.0..first.0.saturating_add(rows),
+    ))
 }
 
 fn timestamps(millis: i64, rows: usize, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    let array = Arc::new(arrow::array::TimestampMillisecondArray::from_value(millis, rows));
+    let array = Arc::new(arrow::array::TimestampMillisecondArray::from_value(
+        millis, rows,
+    ));
     conform(&(array as ArrayRef), to)
 }
 
@@ -171,14 +193,28 @@ fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
             let list = array.as_list::<i32>();
             let values = conform(list.values(), element.data_type())?;
             let (offsets, nulls) = (list.offsets().clone(), list.nulls().cloned());
-            Ok(Arc::new(ListArray::try_new(Arc::clone(element), offsets, values, nulls)?))
+            Ok(Arc::new(ListArray::try_new(
+                Arc::clone(element),
+                offsets,
+                values,
+                nulls,
+            )?))
         }
         (Map(..), Map(entries, sorted)) => {
             let map = array.as_map();
-            let inner = conform(&(Arc::new(map.entries().clone()) as ArrayRef), entries.data_type())?;
+            let inner = conform(
+                &(Arc::new(map.entries().clone()) as ArrayRef),
+                entries.data_type(),
+            )?;
             let (offsets, nulls) = (map.offsets().clone(), map.nulls().cloned());
             let inner = inner.as_struct().clone();
-            Ok(Arc::new(MapArray::try_new(Arc::clone(entries), offsets, inner, nulls, *sorted)?))
+            Ok(Arc::new(MapArray::try_new(
+                Arc::clone(entries),
+                offsets,
+                inner,
+                nulls,
+                *sorted,
+            )?))
         }
         (Struct(from), Struct(fields)) if from.len() == fields.len() => {
             let parts = array.as_struct();
@@ -190,14 +226,24 @@ fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
                 .collect::<Result<Vec<_>, _>>()?;
             let nulls = parts.nulls().cloned();
             let length = parts.len();
-            Ok(Arc::new(StructArray::try_new_with_length(fields.clone(), columns, nulls, length)?))
+            Ok(Arc::new(StructArray::try_new_with_length(
+                fields.clone(),
+                columns,
+                nulls,
+                length,
+            )?))
         }
         (Timestamp(..), Timestamp(unit, zone)) => timestamp(array, *unit, zone.as_ref()),
         (FixedSizeBinary(_), Binary) | (Time32(_) | Time64(_), Time32(TimeUnit::Millisecond)) => {
-            let options = CastOptions { safe: false, ..CastOptions::default() };
+            let options = CastOptions {
+                safe: false,
+                ..CastOptions::default()
+            };
             cast_with_options(array, to, &options)
         }
-        (from, to) => Err(ArrowError::SchemaError(format!("{from} cannot be written as {to}"))),
+        (from, to) => Err(ArrowError::SchemaError(format!(
+            "{from} cannot be written as {to}"
+        ))),
     }
 }
 
@@ -207,7 +253,10 @@ fn timestamp(
     zone: Option<&Arc<str>>,
 ) -> Result<ArrayRef, ArrowError> {
     // Both kinds count from 1970 in UTC: the zone is a name only, and is changed without touching values.
-    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let options = CastOptions {
+        safe: false,
+        ..CastOptions::default()
+    };
     let plain = DataType::Timestamp(unit, None);
     let values = match array.data_type() {
         DataType::Timestamp(from, _) if *from == unit => Arc::clone(array),
@@ -218,7 +267,12 @@ fn timestamp(
     };
     macro_rules! zoned {
         ($unit:ty) => {
-            Arc::new(values.as_primitive::<$unit>().clone().with_timezone_opt(zone.cloned()))
+            Arc::new(
+                values
+                    .as_primitive::<$unit>()
+                    .clone()
+                    .with_timezone_opt(zone.cloned()),
+            )
         };
     }
     Ok(match unit {

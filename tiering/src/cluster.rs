@@ -7,8 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
-    BucketId, CoordinatorEpoch, LogOffset, PartitionId, SchemaId, TableBucket, TableId, TablePath,
-    TotalBuckets,
+    BucketId, CoordinatorEpoch, LogOffset, SchemaId, TableBucket, TableId, TablePath, TotalBuckets,
 };
 use weir_protocol::record::LogBatch;
 use weir_protocol::schema::Schema;
@@ -97,8 +96,8 @@ pub struct Heartbeat {
 pub struct Refusal {
     /// The table.
     pub table: TableId,
-    /// The code.
-    pub code: ErrorCode,
+    /// The code, if it can be read.
+    pub code: Option<ErrorCode>,
     /// What the coordinator says.
     pub message: String,
 }
@@ -110,10 +109,8 @@ pub struct HeartbeatAnswer {
     pub coordinator: CoordinatorEpoch,
     /// A table to tier, if one was wanted and is due.
     pub offered: Option<Lease>,
-    /// Refused renewals.
-    pub refused_tiering: Vec<Refusal>,
-    /// Refused reports of finished or failed tables.
-    pub refused_reports: Vec<Refusal>,
+    /// Refused entries, of all lists.
+    pub refused: Vec<Refusal>,
 }
 
 /// A lake snapshot to register.
@@ -133,15 +130,13 @@ pub struct Registration {
     pub ends: Vec<(TableBucket, LogOffset, Option<i64>)>,
 }
 
-/// What stops a bucket from being read.
+/// What ended the reading of a bucket before its stop; what may pass was tried again before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BucketFault {
-    /// It may work later: no leader, no answer.
-    Passing(String),
     /// The log does not hold the wanted offset.
     OutOfRange,
-    /// It will not work: the bucket is gone, or its data can't be read.
-    Lasting(String),
+    /// It has no leader, gives no answer, or is gone: for a later round.
+    Failed(String),
 }
 
 /// What one read brought of one bucket.
@@ -151,7 +146,7 @@ pub struct Fetched {
     pub bucket: TableBucket,
     /// Whole batches, in order; the first may begin below the wanted offset.
     pub batches: Vec<LogBatch>,
-    /// What went wrong, if anything.
+    /// Why it is read no more, if it is.
     pub fault: Option<BucketFault>,
 }
 
@@ -164,12 +159,8 @@ pub trait LogReader: Send {
     /// Reads the bucket no more.
     fn remove(&mut self, bucket: TableBucket);
 
-    /// What came since the last call; waits up to `max_wait` for something. Cancelling loses nothing that matters: a bucket that
-    /// is read again starts at its split.
-    ///
-    /// # Errors
-    /// Only what concerns all buckets; a bucket's own trouble is in [`Fetched::fault`].
-    async fn poll(&mut self, max_wait: Duration) -> Result<Vec<Fetched>>;
+    /// What came since the last call; waits up to `max_wait` for something.
+    async fn poll(&mut self, max_wait: Duration) -> Vec<Fetched>;
 }
 
 /// The calls of tiering. Each has a deadline of its own; errors are [`crate::Error::Cluster`].
@@ -211,13 +202,13 @@ pub trait TieringClient: Send + Sync + std::fmt::Debug {
     async fn register(&self, registration: &Registration) -> Result<()>;
 
     /// A reader of the table's logs; one read brings at most `max_bytes`, or one batch.
-    async fn reader(&self, path: &TablePath, max_bytes: u64) -> Result<Box<dyn LogReader>>;
+    async fn reader(
+        &self,
+        path: &TablePath,
+        table: TableId,
+        max_bytes: u64,
+    ) -> Result<Box<dyn LogReader>>;
 
     /// Whether the cluster is an embedded server of ours, whose epochs never restart.
     async fn is_ours(&self) -> Result<bool>;
-}
-
-/// The partition of a bucket group by name, for messages.
-pub(crate) fn partition_of(group: &BucketGroup) -> Option<(PartitionId, &str)> {
-    Some((group.partition?, group.name.as_deref()?))
 }

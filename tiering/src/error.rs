@@ -94,11 +94,12 @@ pub enum Error {
         count: usize,
     },
 
-    /// A call to the cluster failed; `code` is none if no answer came.
+    /// A call to the cluster failed; `code` is none if no server gave one. An `unanswered` call may have been carried out.
     #[error("{call} failed")]
     Cluster {
         call: &'static str,
         code: Option<ErrorCode>,
+        unanswered: bool,
         source: Source,
     },
     /// An answer of the cluster that makes no sense.
@@ -154,13 +155,9 @@ pub enum Error {
         ours: TableId,
         found: TableId,
     },
-    /// The coordinator took the table away: this round must not commit.
-    #[error("{table}: the lease under epochs {epochs} is lost: {reason}")]
-    LeaseLost {
-        table: TablePath,
-        epochs: Epochs,
-        reason: String,
-    },
+    /// The round was cancelled: the lease is lost, or the daemon stops.
+    #[error("{table}: the round was cancelled")]
+    Cancelled { table: TablePath },
     /// Another worker committed since the round began, or holds a newer lease.
     #[error("{table}: round under epochs {ours} is fenced: {reason}")]
     Fenced {
@@ -193,6 +190,13 @@ pub enum Error {
         source: weir_lake_format::Error,
     },
 
+    /// The round contradicts what is in the lake table; it will never be committed.
+    #[error("{table}: the lake refuses the round: {reason}")]
+    LakeConflict { table: TablePath, reason: String },
+    /// Other committers were faster each time.
+    #[error("{table}: {attempts} attempts to commit lost against others")]
+    LakeBusy { table: TablePath, attempts: u32 },
+
     /// A task of the round panicked.
     #[error("{table}: a worker panicked: {reason}")]
     Panicked { table: TablePath, reason: String },
@@ -221,13 +225,41 @@ pub enum Verdict {
 }
 
 impl Error {
-    /// A failed call; `code` as the cluster answered.
-    pub fn cluster(call: &'static str, code: Option<ErrorCode>, source: impl Into<Source>) -> Self {
+    /// A failed call: the code, if a server gave one, and whether it may have been carried out all the same.
+    pub fn cluster(
+        call: &'static str,
+        code: Option<ErrorCode>,
+        unanswered: bool,
+        source: impl Into<Source>,
+    ) -> Self {
         Error::Cluster {
             call,
             code,
+            unanswered,
             source: source.into(),
         }
+    }
+
+    /// Whether the table that was worked on is no more.
+    pub fn is_table_gone(&self) -> bool {
+        matches!(
+            self,
+            Error::Cluster {
+                code: Some(ErrorCode::TableNotExist),
+                ..
+            } | Error::Recreated { .. }
+        )
+    }
+
+    /// Whether a call may have been carried out although it failed.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(
+            self,
+            Error::Cluster {
+                unanswered: true,
+                ..
+            }
+        )
     }
 
     /// Whether the same work may succeed later, unchanged.
@@ -242,7 +274,7 @@ impl Error {
                 code: Some(ErrorCode::TableNotExist),
                 ..
             }
-            | Error::LeaseLost { .. }
+            | Error::Cancelled { .. }
             | Error::Fenced { .. }
             | Error::Recreated { .. }
             | Error::Stopped
@@ -252,6 +284,7 @@ impl Error {
             | Error::BadAnswer { .. }
             | Error::MissingOffset { .. }
             | Error::UnknownCommit { .. }
+            | Error::LakeBusy { .. }
             | Error::Panicked { .. } => Verdict::Retry,
             Error::Lake { source, .. } | Error::Warehouse { source, .. } => {
                 if source.is_retriable() {
@@ -277,6 +310,7 @@ impl Error {
             | Error::Schema { .. }
             | Error::Unsupported { .. }
             | Error::LakeBehind { .. }
+            | Error::LakeConflict { .. }
             | Error::ForeignHistory { .. }
             | Error::Config { .. } => Verdict::Pause,
         }

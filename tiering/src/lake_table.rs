@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use object_store::ObjectStore;
 use object_store::path::Path;
-use weir_lake_format::{Datum as LakeDatum, Timestamp};
+use object_store::{ObjectStore, ObjectStoreExt};
 use weir_lake_format::paths::table_path;
 use weir_lake_format::store::open_warehouse;
+use weir_lake_format::write::CommitMessage;
 use weir_lake_format::{BucketMode, Partition, Table, TableOptions, TableSchema};
+use weir_lake_format::{Datum as LakeDatum, Timestamp};
 use weir_protocol::ids::TablePath;
 use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::row::Datum;
@@ -51,8 +52,10 @@ impl Warehouse {
     /// # Errors
     /// [`Error::Warehouse`] if the address or an option makes no sense.
     pub fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
-        let (store, root) = open_warehouse(url, options)
-            .map_err(|source| Error::Warehouse { url: url.to_owned(), source })?;
+        let (store, root) = open_warehouse(url, options).map_err(|source| Error::Warehouse {
+            url: url.to_owned(),
+            source,
+        })?;
         Ok(Self { store, root })
     }
 
@@ -65,18 +68,31 @@ impl Warehouse {
         path: &TablePath,
         properties: &BTreeMap<String, String>,
     ) -> Result<LakeTable> {
-        let lake = |source| Error::Lake { table: path.clone(), source };
+        let lake = |source| Error::Lake {
+            table: path.clone(),
+            source,
+        };
         let database = properties.get(DATABASE_NAME).unwrap_or(&path.database);
         let name = properties.get(TABLE_NAME).unwrap_or(&path.table);
         let root = table_path(&self.root, database, name).map_err(lake)?;
-        let table = Table::open(Arc::clone(&self.store), root).await.map_err(lake)?;
+        let table = Table::open(Arc::clone(&self.store), root)
+            .await
+            .map_err(lake)?;
         let schema = Arc::new(table.latest_schema().await.map_err(lake)?);
         if schema.is_primary_key_table() {
             let reason = "its lake table has a primary key; only log tables are tiered";
-            return Err(Error::Unsupported { table: path.clone(), reason });
+            return Err(Error::Unsupported {
+                table: path.clone(),
+                reason,
+            });
         }
         let mode = schema.bucket_mode().map_err(lake)?;
-        Ok(LakeTable { table, schema, path: path.clone(), mode })
+        Ok(LakeTable {
+            table,
+            schema,
+            path: path.clone(),
+            mode,
+        })
     }
 }
 
@@ -88,7 +104,10 @@ impl LakeTable {
 
     /// The error of a lake call.
     pub fn error(&self, source: weir_lake_format::Error) -> Error {
-        Error::Lake { table: self.path.clone(), source }
+        Error::Lake {
+            table: self.path.clone(),
+            source,
+        }
     }
 
     /// The lake bucket of a split, and the count that its files are stamped with: of bucket-unaware tables 0 and −1, else the
@@ -112,6 +131,37 @@ impl LakeTable {
         }
     }
 
+    /// Deletes data files that no snapshot names, as far as possible: what is left is swept by name later.
+    pub async fn discard(&self, files: Vec<CommitMessage>) {
+        let options = TableOptions::new(&self.schema.options);
+        for message in files {
+            let folder = message.partition.path(&self.schema).and_then(|partition| {
+                let paths = self.table.paths();
+                paths.bucket_dir(options.data_directory(), &partition, message.bucket)
+            });
+            let Ok(folder) = folder else { continue };
+            for file in message.new_files {
+                let path = folder.clone().join(file.file_name.as_str());
+                if let Err(error) = self.table.store().delete(&path).await {
+                    tracing::warn!(table = %self.path, %path, %error, "left a file of a failed round");
+                }
+            }
+        }
+    }
+
+    /// Writes a small file below the table's folder.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the store fails.
+    pub async fn put(&self, name: &str, text: String) -> Result<()> {
+        let path = name
+            .split('/')
+            .fold(self.table.root().clone(), |path, part| path.join(part));
+        let put = self.table.store().put(&path, text.into()).await;
+        put.map_err(|source| self.error(weir_lake_format::Error::store(&path, source)))?;
+        Ok(())
+    }
+
     /// The partition of that name.
     ///
     /// # Errors
@@ -124,17 +174,23 @@ impl LakeTable {
         };
         if info.partition_keys != self.schema.partition_keys {
             let (ours, lakes) = (&info.partition_keys, &self.schema.partition_keys);
-            return Err(bad("(partition keys)", format!("{ours:?} here, {lakes:?} in the lake")));
+            return Err(bad(
+                "(partition keys)",
+                format!("{ours:?} here, {lakes:?} in the lake"),
+            ));
         }
-        let Some(name) = name else { return Ok(Partition::unpartitioned()) };
+        let Some(name) = name else {
+            return Ok(Partition::unpartitioned());
+        };
         let spec = PartitionSpec::from_name(&info.partition_keys, name)
             .map_err(|e| bad("(partition keys)", e.to_string()))?;
         let mut values = Vec::with_capacity(spec.0.len());
         for (key, text) in &spec.0 {
-            let column =
-                info.schema.column(key).ok_or_else(|| bad(key, "is no column".to_owned()))?;
-            let value =
-                parse_value(text, &column.ty.kind).map_err(|e| bad(key, e.to_string()))?;
+            let column = info
+                .schema
+                .column(key)
+                .ok_or_else(|| bad(key, "is no column".to_owned()))?;
+            let value = parse_value(text, &column.ty.kind).map_err(|e| bad(key, e.to_string()))?;
             let value = lake_value(value)
                 .ok_or_else(|| bad(key, "is of no type to partition by".to_owned()))?;
             values.push(value);
@@ -158,9 +214,10 @@ fn lake_value(value: Datum) -> Option<LakeDatum> {
         Datum::Bytes(value) => LakeDatum::Bytes(value),
         Datum::Date(value) => LakeDatum::Date(value),
         Datum::Time(value) => LakeDatum::Time(value),
-        Datum::Timestamp { millis, nanos } => {
-            LakeDatum::Timestamp(Timestamp { millis, nanos_of_milli: nanos })
-        }
+        Datum::Timestamp { millis, nanos } => LakeDatum::Timestamp(Timestamp {
+            millis,
+            nanos_of_milli: nanos,
+        }),
         Datum::Array(_) | Datum::Map(_) | Datum::Row(_) => return None,
     })
 }

@@ -1,17 +1,31 @@
 //! Tiering: takes the tables of a Fluss cluster and keeps a Paimon table for each, seconds behind, exactly once.
 //!
-//! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]), [`enumerate`] turns offsets into
-//! splits, workers write each split's rows as files of one bucket, the committer publishes them and reports the progress.
+//! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]), [`mod@enumerate`] turns offsets
+//! into splits, [`worker`]s write each split's rows as files of one bucket, the [`committer`] publishes them and reports the
+//! progress. The [`daemon`] runs rounds of many tables side by side.
 
+pub mod align;
 pub mod cli;
+pub mod cluster;
+pub mod committer;
 pub mod config;
+pub mod daemon;
+mod duration;
 pub mod enumerate;
 pub mod error;
+pub mod lake_table;
 pub mod load;
 pub mod memory;
+pub mod metrics;
 pub mod ranges;
 pub mod round;
+pub mod runner;
+pub mod source;
 pub mod split;
 pub mod status;
+#[cfg(test)]
+mod testing;
+mod wall;
+pub mod worker;
 
 pub use error::{Error, Result};

@@ -98,6 +98,21 @@ pub struct SplitResult<F> {
     pub fault: Option<String>,
 }
 
+impl<F> SplitResult<F> {
+    /// The answer of a split of which nothing was consumed.
+    pub fn nothing(bucket: TableBucket) -> Self {
+        let (max_timestamp_ms, fault) = (None, None);
+        Self {
+            bucket,
+            end: None,
+            rows: 0,
+            max_timestamp_ms,
+            files: Vec::new(),
+            fault,
+        }
+    }
+}
+
 /// A complete round, ready for the committer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Committable<F> {
@@ -290,6 +305,15 @@ impl<F> Round<F> {
             take(&mut out, split, result);
         }
         Ok(out)
+    }
+
+    /// Gives the round up: the files of all results that were in.
+    pub fn discard(&mut self) -> Vec<F> {
+        self.phase = Phase::Reporting;
+        std::mem::take(&mut self.results)
+            .into_values()
+            .flat_map(|result| result.files)
+            .collect()
     }
 
     /// The round is over, whichever way; legal in every phase.

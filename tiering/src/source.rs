@@ -7,14 +7,11 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::ids::TableBucket;
 
 use crate::cluster::{Fetched, LogReader};
-use crate::error::Result;
 use crate::memory::{MemoryBudget, Reservation};
 use crate::split::Split;
 
 /// The longest wait of one read when nothing comes.
 const MAX_WAIT: Duration = Duration::from_millis(500);
-/// The pause after a read that brought nothing but trouble.
-const FAULT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the source is told.
 #[derive(Debug)]
@@ -36,14 +33,14 @@ pub struct Delivery {
 #[derive(Debug)]
 pub struct Source {
     commands: mpsc::Sender<Command>,
-    deliveries: mpsc::Receiver<Result<Delivery>>,
+    deliveries: mpsc::Receiver<Delivery>,
 }
 
 /// The task's end of the source; [`SourceTask::run`] is the task.
 #[derive(Debug)]
 pub struct SourceTask {
     commands: mpsc::Receiver<Command>,
-    deliveries: mpsc::Sender<Result<Delivery>>,
+    deliveries: mpsc::Sender<Delivery>,
     budget: MemoryBudget,
     fetch_bytes: u64,
 }
@@ -53,8 +50,19 @@ pub fn source(splits: usize, budget: MemoryBudget, fetch_bytes: u64) -> (Source,
     // Each split is added and removed once, so there is always room for a command.
     let (commands_in, commands) = mpsc::channel(splits.saturating_mul(2).max(1));
     let (deliveries_in, deliveries) = mpsc::channel(1);
-    let source = Source { commands: commands_in, deliveries };
-    (source, SourceTask { commands, deliveries: deliveries_in, budget, fetch_bytes })
+    let source = Source {
+        commands: commands_in,
+        deliveries,
+    };
+    (
+        source,
+        SourceTask {
+            commands,
+            deliveries: deliveries_in,
+            budget,
+            fetch_bytes,
+        },
+    )
 }
 
 impl Source {
@@ -70,13 +78,13 @@ impl Source {
     }
 
     /// The next delivery; `None` if the task has ended. Safe to cancel.
-    pub async fn next(&mut self) -> Option<Result<Delivery>> {
+    pub async fn next(&mut self) -> Option<Delivery> {
         self.deliveries.recv().await
     }
 }
 
 impl SourceTask {
-    /// Reads until the caller's end is dropped, the token is cancelled or reading fails as a whole.
+    /// Reads until the caller's end is dropped, or the token is cancelled.
     pub async fn run(mut self, mut reader: Box<dyn LogReader>, cancel: CancellationToken) {
         tokio::select! {
             () = cancel.cancelled() => {}
@@ -100,23 +108,20 @@ impl SourceTask {
                 continue;
             }
             let mut memory = self.budget.reserve(self.fetch_bytes).await;
-            let delivery = match reader.poll(MAX_WAIT).await {
-                Ok(fetched) if fetched.is_empty() => continue,
-                Ok(fetched) => {
-                    let bytes = fetched.iter().flat_map(|f| &f.batches).map(|b| b.bytes.len()).sum();
-                    memory.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
-                    Ok(Delivery { fetched, memory })
-                }
-                Err(error) => Err(error),
-            };
-            let over = delivery.is_err();
-            let fruitless =
-                matches!(&delivery, Ok(d) if d.fetched.iter().all(|f| f.batches.is_empty()));
-            if self.deliveries.send(delivery).await.is_err() || over {
-                return;
+            let fetched = reader.poll(MAX_WAIT).await;
+            if fetched.is_empty() {
+                continue;
             }
-            if fruitless {
-                tokio::time::sleep(FAULT_PAUSE).await;
+            let batches = fetched.iter().flat_map(|fetched| &fetched.batches);
+            let bytes: usize = batches.map(|batch| batch.bytes.len()).sum();
+            memory.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
+            if self
+                .deliveries
+                .send(Delivery { fetched, memory })
+                .await
+                .is_err()
+            {
+                return;
             }
         }
     }

@@ -1,0 +1,187 @@
+use std::time::Duration;
+
+use prometheus_client::registry::Registry;
+
+use super::*;
+use crate::status::{RoundOutcome, TableState};
+use crate::testing::Faults;
+use crate::testing::world::{Shape, World, bucket};
+
+fn config() -> DaemonConfig {
+    let mut config = DaemonConfig {
+        warehouse: "lake".to_owned(),
+        ..DaemonConfig::default()
+    };
+    config.heartbeat_ms = 20;
+    config.retry.first_ms = 20;
+    config.retry.max_ms = 200;
+    config.lag_ms = 20;
+    config.rpc_timeout_ms = 2_000;
+    config.stop_ms = 2_000;
+    config
+}
+
+fn start(world: &World, faults: &Faults) -> Handle {
+    let runner = world.process(faults);
+    let components = Components {
+        client: runner.resources.client,
+        warehouse: runner.warehouse,
+        clock: Arc::new(SystemClock),
+    };
+    Daemon::start_with(config(), components, &mut Registry::default()).unwrap()
+}
+
+/// Waits until the table's status is as wanted.
+async fn until(handle: &Handle, wanted: impl Fn(&TableStatus) -> bool) -> TableStatus {
+    let mut statuses = handle.watch();
+    let found = tokio::time::timeout(Duration::from_secs(30), async {
+        loop {
+            let status = statuses.borrow_and_update().first().cloned();
+            match status {
+                Some(status) if wanted(&status) => return status,
+                _ => statuses.changed().await.unwrap(),
+            }
+        }
+    });
+    found
+        .await
+        .unwrap_or_else(|_| panic!("not in time: {:?}", handle.status()))
+}
+
+fn committed(status: &TableStatus) -> bool {
+    let outcome = status.last_round.as_ref().map(|round| &round.outcome);
+    matches!(outcome, Some(RoundOutcome::Committed { .. }))
+}
+
+#[tokio::test]
+async fn a_table_that_is_handed_out_is_tiered_and_reported() {
+    let mut world = World::new(Shape::plain(2)).await;
+    world.append(bucket(None, 0), 5);
+    world.append(bucket(None, 1), 5);
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &Faults::default());
+    handle.ready().await.unwrap();
+    let status = until(&handle, committed).await;
+    assert_eq!(
+        (status.lag_rows, status.state),
+        (Some(0), TableState::Healthy)
+    );
+    world.check(true).await;
+    handle.shutdown().await;
+    let state = world.cluster.state.lock();
+    assert_eq!(state.heartbeats[0], crate::cluster::Heartbeat::default());
+    assert!(
+        state
+            .heartbeats
+            .iter()
+            .any(|sent| !sent.finished.is_empty())
+    );
+    assert!(!state.tables[&world.path].held);
+}
+
+#[tokio::test]
+async fn a_daemon_goes_on_after_any_one_call_failed() {
+    for at in 0..30 {
+        let mut world = World::new(Shape::plain(1)).await;
+        world.append(bucket(None, 0), 5);
+        world.cluster.state.lock().offer(&world.path);
+        let faults = Faults::default();
+        faults.plan(at, crate::testing::Fault::LoseReply);
+        let handle = start(&world, &faults);
+        until(&handle, |status| {
+            status.lag_rows == Some(0) && status.lake_snapshot.is_some()
+        })
+        .await;
+        handle.shutdown().await;
+        world.recover().await;
+        world.check(true).await;
+    }
+}
+
+#[tokio::test]
+async fn a_new_coordinator_is_registered_with_and_gives_the_table_out_again() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &Faults::default());
+    until(&handle, committed).await;
+    world.append(bucket(None, 0), 5);
+    {
+        let mut state = world.cluster.state.lock();
+        state.coordinator = 2;
+        state.offer(&world.path);
+    }
+    until(&handle, |status| status.lake_snapshot == Some(2)).await;
+    world.check(true).await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn pause_holds_a_table_and_resume_lets_it_go_on() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().auto = true;
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &Faults::default());
+    until(&handle, committed).await;
+    handle.pause(&world.path).await.unwrap();
+    until(&handle, |status| {
+        let paused = matches!(status.state, TableState::Paused { .. });
+        paused && status.activity == crate::status::Activity::Held
+    })
+    .await;
+    world.append(bucket(None, 0), 3);
+    until(&handle, |status| status.lag_rows == Some(3)).await;
+    handle.resume(&world.path).await.unwrap();
+    until(&handle, |status| {
+        status.lag_rows == Some(0) && status.lake_snapshot == Some(2)
+    })
+    .await;
+    world.check(true).await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn tier_now_does_not_wait_for_the_coordinator() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    let handle = start(&world, &Faults::default());
+    handle.ready().await.unwrap();
+    // Never handed out: the world's lease is of epoch 1, nobody offers it.
+    handle.tier_now(&world.path).await.unwrap();
+    until(&handle, committed).await;
+    world.append(bucket(None, 0), 2);
+    let fresh = handle.fresh_status(Duration::from_secs(10)).await;
+    assert_eq!(fresh[0].lag_rows, Some(2));
+    handle.tier_now(&world.path).await.unwrap();
+    until(&handle, |status| status.lake_snapshot == Some(2)).await;
+    world.check(true).await;
+    let unknown = handle.tier_now(&TablePath::new("d", "none")).await;
+    assert!(matches!(unknown, Err(Error::Cluster { .. })), "{unknown:?}");
+    handle.shutdown().await;
+    assert!(matches!(
+        handle.pause(&world.path).await,
+        Err(Error::Stopped)
+    ));
+}
+
+#[tokio::test]
+async fn a_broken_table_does_not_keep_the_daemon_from_stopping() {
+    let mut shape = Shape::plain(1);
+    shape.epoch = 1;
+    shape.partitions = Some(vec![(31, None)]);
+    let world = World::new(shape).await;
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &Faults::default());
+    let status = until(&handle, |status| {
+        matches!(status.state, TableState::Paused { .. })
+    })
+    .await;
+    assert!(status.last_error.unwrap().contains("p31"));
+    handle.shutdown().await;
+    let state = world.cluster.state.lock();
+    assert!(
+        state.heartbeats.last().unwrap().failed.len() == 1,
+        "it was given back"
+    );
+}

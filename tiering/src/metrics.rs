@@ -1,0 +1,182 @@
+//! The daemon's metrics: names, units and helps of all of them.
+
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::memory::MemoryBudget;
+use crate::runner::RoundReport;
+use crate::status::{TableState, TableStatus};
+
+/// One table; as many values as tables are tiered.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct TableLabel {
+    /// `database.table`.
+    pub table: String,
+}
+
+/// One table and how its rounds end: `committed`, `nothing` or `failed`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct RoundLabel {
+    /// `database.table`.
+    pub table: String,
+    /// How the rounds ended.
+    pub outcome: &'static str,
+}
+
+/// One state of tables: `healthy`, `retrying` or `paused`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+pub struct StateLabel {
+    /// The state.
+    pub state: &'static str,
+}
+
+type TableGauge = Family<TableLabel, Gauge<u64, AtomicU64>>;
+
+/// All metrics of the daemon.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    rounds: Family<RoundLabel, Counter>,
+    rows: Family<TableLabel, Counter>,
+    bytes: Family<TableLabel, Counter>,
+    files: Family<TableLabel, Counter>,
+    round_seconds: Histogram,
+    lag_rows: TableGauge,
+    lag_seconds: TableGauge,
+    tables: Family<StateLabel, Gauge<u64, AtomicU64>>,
+    memory_used: Gauge<u64, AtomicU64>,
+    memory_peak: Gauge<u64, AtomicU64>,
+    heartbeat_failures: Counter,
+}
+
+impl Metrics {
+    /// Registers all metrics under the prefix `weir_tiering`.
+    pub fn new(registry: &mut Registry) -> Self {
+        let metrics = Self {
+            rounds: Family::default(),
+            rows: Family::default(),
+            bytes: Family::default(),
+            files: Family::default(),
+            round_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 18)),
+            lag_rows: Family::default(),
+            lag_seconds: Family::default(),
+            tables: Family::default(),
+            memory_used: Gauge::default(),
+            memory_peak: Gauge::default(),
+            heartbeat_failures: Counter::default(),
+        };
+        let m = metrics.clone();
+        let registry = registry.sub_registry_with_prefix("weir_tiering");
+        registry.register("rounds", "Finished rounds by outcome", m.rounds);
+        registry.register("rows", "Rows written to the lake", m.rows);
+        registry.register_with_unit("written", "Data files written", Unit::Bytes, m.bytes);
+        registry.register("files", "Data files written", m.files);
+        let help = "How long rounds took that committed something";
+        registry.register_with_unit("round", help, Unit::Seconds, m.round_seconds);
+        registry.register(
+            "lag_rows",
+            "Offsets that the lake lacks, as last looked up",
+            m.lag_rows,
+        );
+        let help = "How old the oldest missing row can be at most, as last looked up";
+        registry.register_with_unit("lag", help, Unit::Seconds, m.lag_seconds);
+        registry.register("tables", "Tables by state", m.tables);
+        let help = "Memory held by rows on their way and by open files";
+        registry.register_with_unit("memory_used", help, Unit::Bytes, m.memory_used);
+        let help = "The most memory that was ever held";
+        registry.register_with_unit("memory_peak", help, Unit::Bytes, m.memory_peak);
+        let help = "Heartbeats without an answer";
+        registry.register("heartbeat_failures", help, m.heartbeat_failures);
+        metrics
+    }
+
+    /// A round that worked.
+    pub(crate) fn round(&self, table: &str, report: &RoundReport, now_ms: i64) {
+        let label = || TableLabel {
+            table: table.to_owned(),
+        };
+        let outcome = if report.committed.is_some() {
+            "committed"
+        } else {
+            "nothing"
+        };
+        self.rounds
+            .get_or_create(&RoundLabel {
+                table: table.to_owned(),
+                outcome,
+            })
+            .inc();
+        if let Some(committed) = &report.committed {
+            let count = |number: i64| u64::try_from(number).unwrap_or(0);
+            self.rows
+                .get_or_create(&label())
+                .inc_by(count(committed.rows));
+            self.bytes
+                .get_or_create(&label())
+                .inc_by(count(committed.bytes));
+            self.files
+                .get_or_create(&label())
+                .inc_by(committed.files as u64);
+            let millis = u64::try_from(now_ms.saturating_sub(report.started_ms)).unwrap_or(0);
+            self.round_seconds
+                .observe(std::time::Duration::from_millis(millis).as_secs_f64());
+        }
+    }
+
+    /// A round that failed.
+    pub(crate) fn round_failed(&self, table: &str) {
+        let label = RoundLabel {
+            table: table.to_owned(),
+            outcome: "failed",
+        };
+        self.rounds.get_or_create(&label).inc();
+    }
+
+    /// A heartbeat without an answer.
+    pub(crate) fn heartbeat_failed(&self) {
+        self.heartbeat_failures.inc();
+    }
+
+    /// What is shown of the tables and the memory now.
+    pub(crate) fn show(&self, statuses: &[TableStatus], budget: &MemoryBudget) {
+        let mut counts = [("healthy", 0_u64), ("retrying", 0), ("paused", 0)];
+        for status in statuses {
+            let name = match status.state {
+                TableState::Healthy => "healthy",
+                TableState::Retrying { .. } => "retrying",
+                TableState::Paused { .. } => "paused",
+            };
+            for (state, count) in &mut counts {
+                *count += u64::from(*state == name);
+            }
+            let label = TableLabel {
+                table: status.path.to_string(),
+            };
+            if let Some(rows) = status.lag_rows {
+                self.lag_rows.get_or_create(&label).set(rows);
+            }
+            if let Some(seconds) = status.lag_seconds {
+                self.lag_seconds.get_or_create(&label).set(seconds);
+            }
+        }
+        for (state, count) in counts {
+            self.tables.get_or_create(&StateLabel { state }).set(count);
+        }
+        self.memory_used.set(budget.used_bytes());
+        self.memory_peak.set(budget.peak_bytes());
+    }
+
+    /// A table is gone: its lag is shown no more.
+    pub(crate) fn forget(&self, table: &str) {
+        let label = TableLabel {
+            table: table.to_owned(),
+        };
+        self.lag_rows.remove(&label);
+        self.lag_seconds.remove(&label);
+    }
+}

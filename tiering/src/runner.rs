@@ -1,0 +1,364 @@
+//! One round of one table from lease to report: the shell around the pure parts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use weir_lake_format::write::CommitMessage;
+use weir_protocol::ids::{LogOffset, TableBucket};
+
+use crate::cluster::{OffsetKind, TableInfo};
+use crate::committer::{Base, Committed, Committer, Committers, EpochFence};
+use crate::enumerate::{BucketGroup, Offsets, TableView, bucket_groups, enumerate};
+use crate::error::{Error, Result};
+use crate::lake_table::Warehouse;
+use crate::round::{Committable, Cut, Lease, Limits, Phase, Round};
+use crate::split::Split;
+use crate::wall::unique_name;
+use crate::worker::{RoundSignals, WorkerResources, WriteJob, write_splits};
+
+/// The property that says how old rows may become before they are in the lake.
+const FRESHNESS: &str = "table.datalake.freshness";
+/// Freshness of tables that say none (reference).
+const DEFAULT_FRESHNESS: Duration = Duration::from_secs(180);
+/// Offset look-ups of one table at the same time.
+const LOOKUPS: usize = 8;
+
+/// Runs rounds.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// What all rounds share.
+    pub resources: WorkerResources,
+    /// Where the lake is.
+    pub warehouse: Warehouse,
+    /// What commits remember of each table.
+    pub committers: Committers,
+    /// What a newer lease in the lake means.
+    pub fence: EpochFence,
+    /// The limits of a round; a duration of `None` means the table's freshness.
+    pub limits: RunnerLimits,
+}
+
+/// Limits of rounds, before the table's own freshness is known.
+#[derive(Clone, Copy, Debug)]
+pub struct RunnerLimits {
+    /// How long rows are read.
+    pub max_duration: Option<Duration>,
+    /// Rows of a round.
+    pub max_rows: u64,
+    /// Bytes read by a round.
+    pub max_bytes: u64,
+}
+
+/// What a round found and did.
+#[derive(Clone, Debug)]
+pub struct RoundReport {
+    /// The round's id.
+    pub round: String,
+    /// Wall time it began.
+    pub started_ms: i64,
+    /// The snapshot, if something was committed.
+    pub committed: Option<Committed>,
+    /// The newest snapshot of tiering now.
+    pub lake_snapshot: Option<i64>,
+    /// Buckets that moved.
+    pub buckets: usize,
+    /// What cut the round short, if more is left.
+    pub cut: Option<Cut>,
+    /// Buckets that could not be read.
+    pub faults: Vec<(TableBucket, String)>,
+    /// Offsets that are still missing in the lake, of those that were there when the round began.
+    pub left_rows: u64,
+    /// All offsets below the high watermarks at this time (milliseconds since 1970) are in the lake, but those left.
+    pub as_of_ms: i64,
+    /// What the table looks like, for later looks at its lag.
+    pub view: TableView,
+    /// Per bucket, the end of what the lake holds now.
+    pub lake_ends: BTreeMap<TableBucket, LogOffset>,
+}
+
+impl Runner {
+    /// Runs one round under `lease`; `phase` hears of each step.
+    ///
+    /// # Errors
+    /// Whatever stopped the round; nothing of it is in the lake then, but for [`Error::UnknownCommit`] and a failed registration.
+    pub async fn run(
+        &self,
+        lease: Lease,
+        signals: &RoundSignals,
+        phase: &(dyn Fn(Phase) + Send + Sync),
+    ) -> Result<RoundReport> {
+        let started_ms = self.resources.clock.now_ms();
+        let plan = tokio::select! {
+            biased;
+            () = signals.cancel.cancelled() => return Err(cancelled(&lease)),
+            () = signals.stop.cancelled() => return Err(Error::Stopped),
+            plan = self.plan(&lease, phase) => plan?,
+        };
+        let mut round = Round::new(lease.clone(), unique_name(), plan.limits, started_ms);
+        round.split()?;
+        round.write(plan.splits.clone())?;
+        let mut report = plan.report(round.id(), started_ms);
+        phase(round.phase());
+        if round.phase() == Phase::Reporting {
+            return Ok(report);
+        }
+        let job = WriteJob {
+            info: Arc::clone(&plan.info),
+            lake: Arc::clone(&plan.committer.lake),
+            splits: plan.splits,
+            limits: plan.limits,
+        };
+        write_splits(&self.resources, job, &mut round, signals).await?;
+        let committable = round.commit()?;
+        phase(round.phase());
+        report.cut = committable.cut;
+        report.faults.extend(committable.faults.iter().cloned());
+        report.buckets = committable.ranges.len();
+        if !committable.ranges.is_empty() {
+            if signals.cancel.is_cancelled() {
+                plan.committer.lake.discard(committable.files).await;
+                return Err(cancelled(&lease));
+            }
+            report.advance(&committable);
+            let committed = plan.committer.commit(&plan.base, committable).await?;
+            report.lake_snapshot = Some(committed.snapshot);
+            report.committed = Some(committed);
+        }
+        round.report();
+        phase(round.phase());
+        Ok(report)
+    }
+
+    /// Reads everything that the round depends on and plans its splits.
+    async fn plan(&self, lease: &Lease, phase: &(dyn Fn(Phase) + Send + Sync)) -> Result<Plan> {
+        phase(Phase::Splitting);
+        let client = &self.resources.client;
+        let info = client.table_info(&lease.path).await?;
+        if info.id != lease.table {
+            let table = lease.path.clone();
+            return Err(Error::Recreated {
+                table,
+                ours: lease.table,
+                found: info.id,
+            });
+        }
+        if info.schema.has_primary_key() {
+            let reason = "tables with a primary key are not tiered yet";
+            return Err(Error::Unsupported {
+                table: lease.path.clone(),
+                reason,
+            });
+        }
+        let lake = self.warehouse.table(&lease.path, &info.properties).await?;
+        let committer = Committer {
+            client: Arc::clone(client),
+            lake: Arc::new(lake),
+            committers: self.committers.clone(),
+            clock: Arc::clone(&self.resources.clock),
+            fence: self.fence,
+        };
+        let base = committer.base(lease).await?;
+        let view = self.view(lease, &info).await?;
+        let as_of_ms = self.resources.clock.now_ms();
+        let offsets = self.offsets(lease, &view, &base).await?;
+        let splits = enumerate(&view, &offsets.known)?;
+        let limits = self.limits(&info)?;
+        let info = Arc::new(info);
+        Ok(Plan {
+            info,
+            committer,
+            base,
+            view,
+            splits,
+            limits,
+            as_of_ms,
+            faults: offsets.faults,
+        })
+    }
+
+    async fn view(&self, lease: &Lease, info: &TableInfo) -> Result<TableView> {
+        // The table was read before its partitions: a count that changes in between is then seen with the partitions' own.
+        let partitions = if info.partition_keys.is_empty() {
+            None
+        } else {
+            Some(self.resources.client.partitions(&lease.path).await?)
+        };
+        Ok(TableView {
+            id: info.id,
+            path: lease.path.clone(),
+            bucket_count: info.bucket_count,
+            bucket_layout_epoch: info.bucket_layout_epoch,
+            partitions,
+        })
+    }
+
+    async fn offsets(&self, lease: &Lease, view: &TableView, base: &Base) -> Result<Looked> {
+        let groups = bucket_groups(view)?;
+        let mut looked = Looked::default();
+        looked.known.lake.clone_from(&base.ends);
+        let latest = self
+            .look_up(lease, groups.iter(), OffsetKind::Latest)
+            .await?;
+        looked.take(latest, |known| &mut known.latest)?;
+        let fresh = groups.iter().filter(|group| {
+            let tiered = |bucket| base.ends.get(&bucket).is_some_and(|end| end.0 >= 0);
+            let empty = |bucket| {
+                looked
+                    .known
+                    .latest
+                    .get(&bucket)
+                    .is_none_or(|end| end.0 <= 0)
+            };
+            group
+                .buckets(view.id)
+                .any(|bucket| !tiered(bucket) && !empty(bucket))
+        });
+        let earliest = self.look_up(lease, fresh, OffsetKind::Earliest).await?;
+        looked.take(earliest, |known| &mut known.earliest)?;
+        Ok(looked)
+    }
+
+    async fn look_up(
+        &self,
+        lease: &Lease,
+        groups: impl Iterator<Item = &BucketGroup>,
+        kind: OffsetKind,
+    ) -> Result<Vec<(TableBucket, Result<LogOffset>)>> {
+        let look_ups: Vec<_> = groups
+            .map(|group| self.look_up_group(lease, group, kind).boxed())
+            .collect();
+        let found: Vec<Vec<_>> = stream::iter(look_ups)
+            .buffer_unordered(LOOKUPS)
+            .try_collect()
+            .await?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    async fn look_up_group(
+        &self,
+        lease: &Lease,
+        group: &BucketGroup,
+        kind: OffsetKind,
+    ) -> Result<Vec<(TableBucket, Result<LogOffset>)>> {
+        let client = &self.resources.client;
+        let found = client
+            .offsets(&lease.path, lease.table, group, kind)
+            .await?;
+        let partition = group.partition;
+        let key = |bucket| TableBucket {
+            table: lease.table,
+            partition,
+            bucket,
+        };
+        Ok(found
+            .into_iter()
+            .map(|(bucket, offset)| (key(bucket), offset))
+            .collect())
+    }
+
+    fn limits(&self, info: &TableInfo) -> Result<Limits> {
+        let max_duration = match self.limits.max_duration {
+            Some(duration) => duration,
+            None => freshness(info)?,
+        };
+        let (max_rows, max_bytes) = (self.limits.max_rows, self.limits.max_bytes);
+        Ok(Limits {
+            max_duration,
+            max_rows,
+            max_bytes,
+        })
+    }
+}
+
+struct Plan {
+    info: Arc<TableInfo>,
+    committer: Committer,
+    base: Base,
+    view: TableView,
+    splits: Vec<Split>,
+    limits: Limits,
+    as_of_ms: i64,
+    faults: Vec<(TableBucket, String)>,
+}
+
+impl Plan {
+    /// The report of a round that has done nothing yet.
+    fn report(&self, round: &str, started_ms: i64) -> RoundReport {
+        RoundReport {
+            round: round.to_owned(),
+            started_ms,
+            committed: None,
+            lake_snapshot: self.base.own,
+            buckets: 0,
+            cut: None,
+            faults: self.faults.clone(),
+            left_rows: self.splits.iter().map(Split::backlog).sum(),
+            as_of_ms: self.as_of_ms,
+            view: self.view.clone(),
+            lake_ends: self.base.ends.clone(),
+        }
+    }
+}
+
+impl RoundReport {
+    fn advance(&mut self, committable: &Committable<CommitMessage>) {
+        for range in &committable.ranges {
+            let taken = u64::try_from(range.end.0.saturating_sub(range.start.0)).unwrap_or(0);
+            self.left_rows = self.left_rows.saturating_sub(taken);
+        }
+        self.lake_ends.extend(committable.ends());
+    }
+}
+
+/// Offsets as they come in; a bucket that fails is left for a later round.
+#[derive(Default)]
+struct Looked {
+    known: Offsets,
+    faults: Vec<(TableBucket, String)>,
+}
+
+impl Looked {
+    fn take(
+        &mut self,
+        found: Vec<(TableBucket, Result<LogOffset>)>,
+        place: impl Fn(&mut Offsets) -> &mut BTreeMap<TableBucket, LogOffset>,
+    ) -> Result<()> {
+        let mut failed = BTreeSet::new();
+        for (bucket, offset) in found {
+            match offset {
+                Ok(offset) => {
+                    place(&mut self.known).insert(bucket, offset);
+                }
+                Err(error) => {
+                    failed.insert(bucket);
+                    self.faults.push((bucket, error.chain()));
+                }
+            }
+        }
+        self.known.unavailable.extend(failed);
+        Ok(())
+    }
+}
+
+fn cancelled(lease: &Lease) -> Error {
+    Error::Cancelled {
+        table: lease.path.clone(),
+    }
+}
+
+/// The table's freshness; at least a second, so that rounds have time to read.
+fn freshness(info: &TableInfo) -> Result<Duration> {
+    let Some(text) = info.properties.get(FRESHNESS) else {
+        return Ok(DEFAULT_FRESHNESS);
+    };
+    let freshness = crate::duration::parse(text).ok_or_else(|| Error::Config {
+        key: FRESHNESS,
+        reason: format!("`{text}` is no duration"),
+    })?;
+    Ok(freshness.max(Duration::from_secs(1)))
+}
+
+#[cfg(test)]
+mod tests;

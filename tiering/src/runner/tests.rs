@@ -1,0 +1,465 @@
+use super::*;
+use crate::committer::OFFSETS;
+use crate::testing::world::{Shape, World, bucket};
+use crate::testing::{Fault, Faults};
+
+/// A world with something in the lake already, and something new in several buckets.
+async fn world() -> World {
+    let mut world = World::new(Shape::plain(3)).await;
+    world.append(bucket(None, 0), 3);
+    world.append(bucket(None, 1), 2);
+    world.recover().await;
+    world.append(bucket(None, 0), 2);
+    world.append_empty(bucket(None, 0));
+    world.append(bucket(None, 2), 4);
+    world
+}
+
+/// Runs one round of a process that meets `fault` at its `at`-th call. `None` if it never came to that call.
+async fn faulty_round(world: &World, fault: Fault, at: u64) -> Option<String> {
+    let faults = Faults::default();
+    faults.plan(at, fault);
+    let runner = world.process(&faults);
+    let (lease, signals) = (world.next_lease(), RoundSignals::default());
+    // Dropped when it has died: nothing of it goes on.
+    tokio::select! {
+        _ = runner.run(lease, &signals, &|_| {}) => {}
+        () = faults.stopped() => {}
+    }
+    faults.fired()
+}
+
+async fn sweep(fault: Fault) {
+    let mut at = 0;
+    loop {
+        let world = world().await;
+        let before = world.registered();
+        let fired = faulty_round(&world, fault, at).await;
+        world.recover().await;
+        world.check(true).await;
+        let (snapshot, ends) = world.registered().unwrap();
+        let (old_snapshot, old_ends) = before.unwrap();
+        assert!(snapshot >= old_snapshot, "{fault:?} at {fired:?}");
+        for (bucket, end) in old_ends {
+            assert!(
+                ends[&bucket] >= end,
+                "{fault:?} at {fired:?}: {bucket} fell back"
+            );
+        }
+        if fired.is_none() {
+            assert!(at > 15, "the sweep ended after {at} calls");
+            return;
+        }
+        at += 1;
+    }
+}
+
+#[tokio::test]
+async fn each_row_is_in_the_lake_once_whichever_call_fails() {
+    sweep(Fault::Fail).await;
+}
+
+#[tokio::test]
+async fn each_row_is_in_the_lake_once_whichever_reply_is_lost() {
+    sweep(Fault::LoseReply).await;
+}
+
+#[tokio::test]
+async fn each_row_is_in_the_lake_once_wherever_the_process_dies() {
+    sweep(Fault::CrashBefore).await;
+    sweep(Fault::CrashAfter).await;
+}
+
+/// A process is frozen at each of its calls, another one takes over and commits, then the first goes on.
+async fn zombies(fault: Fault, fence: EpochFence) {
+    let mut at = 0;
+    loop {
+        let mut world = world().await;
+        let faults = Faults::default();
+        faults.plan(at, fault);
+        let zombie = Runner {
+            fence,
+            ..world.process(&faults)
+        };
+        let lease = world.next_lease();
+        let round =
+            tokio::spawn(async move { zombie.run(lease, &RoundSignals::default(), &|_| {}).await });
+        tokio::select! {
+            () = faults.stopped() => {}
+            () = async { while !round.is_finished() { tokio::task::yield_now().await; } } => {}
+        }
+        let fired = faults.fired();
+        world.recover().await;
+        world.append(bucket(None, 1), 2);
+        world.recover().await;
+        let before = world.snapshots().await.len();
+        faults.thaw();
+        let result = round.await.unwrap();
+        if fired.is_none() {
+            result.unwrap();
+            assert!(at > 15, "the sweep ended after {at} calls");
+            return;
+        }
+        let after = world.snapshots().await.len();
+        if result.is_ok_and(|report| report.committed.is_some()) {
+            // It had committed before it was frozen.
+            assert_eq!(before, after, "{fault:?} at {fired:?}");
+        }
+        world.append(bucket(None, 0), 1);
+        world.recover().await;
+        world.check(true).await;
+        at += 1;
+    }
+}
+
+#[tokio::test]
+async fn a_zombie_that_wakes_up_after_another_committed_changes_nothing() {
+    zombies(Fault::FreezeBefore, EpochFence::Refuse).await;
+    zombies(Fault::FreezeAfter, EpochFence::Refuse).await;
+}
+
+#[tokio::test]
+async fn a_zombie_changes_nothing_on_a_cluster_whose_epochs_only_warn() {
+    zombies(Fault::FreezeBefore, EpochFence::Warn).await;
+    zombies(Fault::FreezeAfter, EpochFence::Warn).await;
+}
+
+#[tokio::test]
+async fn a_lower_lease_than_the_lakes_is_refused_on_our_own_server() {
+    let world = world().await;
+    let mut stale = world.lease();
+    stale.epochs.tiering.0 -= 1;
+    let runner = world.process(&Faults::default());
+    let result = runner
+        .run(stale.clone(), &RoundSignals::default(), &|_| {})
+        .await;
+    assert!(matches!(result, Err(Error::Fenced { .. })), "{result:?}");
+    // A foreign cluster's epochs restart: there it only warns.
+    let runner = Runner {
+        fence: EpochFence::Warn,
+        ..runner
+    };
+    runner
+        .run(stale, &RoundSignals::default(), &|_| {})
+        .await
+        .unwrap();
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn a_partition_of_three_under_a_table_of_four_is_written_as_three() {
+    let mut shape = Shape::plain(4);
+    shape.epoch = 1;
+    shape.partitions = Some(vec![(31, Some(3)), (32, Some(4))]);
+    let mut world = World::new(shape).await;
+    for b in 0..3 {
+        world.append(bucket(Some(31), b), 2);
+        world.append(bucket(Some(32), b + 1), 1);
+    }
+    world.recover().await;
+    world.check(true).await;
+    let lake = world.lake().await;
+    let schema = lake.latest_schema().await.unwrap();
+    let snapshot = lake.latest_snapshot().await.unwrap().unwrap();
+    let entries = lake.live_entries(&snapshot).await.unwrap();
+    assert_eq!(entries.len(), 6);
+    for entry in entries {
+        let partition = weir_lake_format::Partition::from_bytes(&entry.partition, &schema).unwrap();
+        let expected = if partition.path(&schema).unwrap() == "day=p31" {
+            3
+        } else {
+            4
+        };
+        assert_eq!(entry.total_buckets, expected);
+    }
+}
+
+#[tokio::test]
+async fn a_partition_without_count_fails_the_round_once_the_count_was_changed() {
+    let mut shape = Shape::plain(4);
+    shape.epoch = 1;
+    shape.partitions = Some(vec![(31, None)]);
+    let mut world = World::new(shape).await;
+    world.append(bucket(Some(31), 0), 2);
+    let error = world.round().await.unwrap_err();
+    assert!(matches!(error, Error::MissingBucketCount { .. }), "{error}");
+    assert!(world.snapshots().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_table_without_bucket_key_goes_to_bucket_zero_with_no_count() {
+    let mut shape = Shape::plain(3);
+    shape.bucket_aware = false;
+    let mut world = World::new(shape).await;
+    for b in 0..3 {
+        world.append(bucket(None, b), 2);
+    }
+    world.recover().await;
+    world.check(false).await;
+    let lake = world.lake().await;
+    let snapshot = lake.latest_snapshot().await.unwrap().unwrap();
+    for entry in lake.live_entries(&snapshot).await.unwrap() {
+        assert_eq!((entry.bucket, entry.total_buckets), (0, -1));
+    }
+}
+
+#[tokio::test]
+async fn buckets_with_empty_batches_only_move_on() {
+    let mut world = World::new(Shape::plain(4)).await;
+    world.append(bucket(None, 0), 2);
+    for b in 1..4 {
+        world.append_empty(bucket(None, b));
+        world.append_empty(bucket(None, b));
+    }
+    let report = world.round().await.unwrap();
+    assert_eq!(report.buckets, 4);
+    world.check(true).await;
+    assert_eq!(world.round().await.unwrap().committed, None);
+    // Nothing but empty batches: an empty snapshot carries the progress.
+    world.append_empty(bucket(None, 2));
+    let report = world.round().await.unwrap();
+    assert_eq!(report.committed.unwrap().files, 0);
+    world.check(true).await;
+    assert_eq!(world.round().await.unwrap().committed, None);
+}
+
+#[tokio::test]
+async fn an_idle_round_commits_nothing() {
+    let world = World::new(Shape::plain(4)).await;
+    let report = world.round().await.unwrap();
+    assert_eq!((report.committed, report.left_rows), (None, 0));
+    assert!(world.snapshots().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_table_of_release_0_9_is_fed_with_its_system_columns() {
+    let mut shape = Shape::plain(1);
+    shape.system_columns = true;
+    let mut world = World::new(shape).await;
+    world.append(bucket(None, 0), 3);
+    world.recover().await;
+    world.check(true).await;
+    let lake = world.lake().await;
+    let snapshot = lake.latest_snapshot().await.unwrap().unwrap();
+    let splits = lake
+        .plan(&snapshot, &weir_lake_format::Filter::default())
+        .await
+        .unwrap();
+    let columns = ["__bucket", "__offset", "__timestamp"];
+    let stream = lake.read_split(&splits[0], Some(&columns)).await.unwrap();
+    let batches: Vec<arrow::array::RecordBatch> = stream.try_collect().await.unwrap();
+    assert_eq!(batches[0].num_rows(), 3);
+    assert!(
+        batches[0]
+            .columns()
+            .iter()
+            .all(|column| arrow::array::Array::null_count(column) == 0)
+    );
+}
+
+#[tokio::test]
+async fn a_log_that_lost_what_the_lake_lacks_is_an_error_that_names_the_range() {
+    let mut world = world().await;
+    world.recover().await;
+    for _ in 0..3 {
+        world.append(bucket(None, 1), 5);
+    }
+    {
+        let mut state = world.cluster.state.lock();
+        let table = state.tables.get_mut(&world.path).unwrap();
+        let log = table.logs.get_mut(&bucket(None, 1)).unwrap();
+        log.start = 7;
+        log.batches.drain(..2);
+    }
+    let error = world.round().await.unwrap_err();
+    let Error::LostRange { from, to, .. } = error else {
+        panic!("{error}")
+    };
+    assert_eq!((from, to), (LogOffset(2), LogOffset(7)));
+}
+
+#[tokio::test]
+async fn a_round_is_cut_at_its_row_limit_and_the_next_goes_on_from_there() {
+    let mut world = World::new(Shape::plain(2)).await;
+    for _ in 0..10 {
+        world.append(bucket(None, 0), 10);
+        world.append(bucket(None, 1), 10);
+    }
+    let mut runner = world.process(&Faults::default());
+    runner.limits.max_rows = 30;
+    runner.resources.fetch_bytes = 600;
+    let mut rounds = 0;
+    loop {
+        let lease = world.next_lease();
+        let report = runner
+            .run(lease, &RoundSignals::default(), &|_| {})
+            .await
+            .unwrap();
+        rounds += 1;
+        if report.left_rows == 0 {
+            break;
+        }
+        assert!(matches!(report.cut, Some(Cut::Rows)), "{report:?}");
+    }
+    assert!(rounds > 2, "{rounds}");
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_gives_no_answer_is_named_and_keeps_nobody_waiting() {
+    let mut world = World::new(Shape::plain(3)).await;
+    for b in 0..3 {
+        world.append(bucket(None, b), 4);
+    }
+    world.cluster.state.lock().mute.push(bucket(None, 1));
+    let mut runner = world.process(&Faults::default());
+    runner.limits.max_duration = Some(Duration::from_millis(300));
+    let lease = world.next_lease();
+    let report = runner
+        .run(lease, &RoundSignals::default(), &|_| {})
+        .await
+        .unwrap();
+    assert_eq!((report.buckets, report.left_rows), (2, 4));
+    assert_eq!(report.faults.len(), 1);
+    assert_eq!(report.faults[0].0, bucket(None, 1));
+    world.cluster.state.lock().mute.clear();
+    world.recover().await;
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn a_stopped_round_commits_what_it_has() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 4);
+    let runner = world.process(&Faults::default());
+    let signals = RoundSignals::default();
+    let stop = signals.stop.clone();
+    let phase = move |phase| {
+        if phase == Phase::Writing {
+            stop.cancel();
+        }
+    };
+    let report = runner
+        .run(world.next_lease(), &signals, &phase)
+        .await
+        .unwrap();
+    assert!(
+        report.cut == Some(Cut::Stop) || report.left_rows == 0,
+        "{report:?}"
+    );
+    world.recover().await;
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn a_cancelled_round_leaves_no_file() {
+    let mut world = World::new(Shape::plain(2)).await;
+    world.append(bucket(None, 0), 4);
+    world.append(bucket(None, 1), 4);
+    let runner = world.process(&Faults::default());
+    let signals = RoundSignals::default();
+    let cancel = signals.cancel.clone();
+    let phase = move |phase| {
+        if phase == Phase::Committing {
+            cancel.cancel();
+        }
+    };
+    let result = runner.run(world.next_lease(), &signals, &phase).await;
+    assert!(matches!(result, Err(Error::Cancelled { .. })), "{result:?}");
+    let files: Vec<object_store::ObjectMeta> =
+        object_store::ObjectStore::list(world.store.as_ref(), None)
+            .try_collect()
+            .await
+            .unwrap();
+    let data = files
+        .iter()
+        .filter(|file| file.location.as_ref().contains("bucket-"));
+    assert_eq!(data.count(), 0, "{files:?}");
+}
+
+#[tokio::test]
+async fn a_missing_snapshot_is_registered_with_its_own_offsets_file() {
+    let world = world().await;
+    let own = world.snapshots().await.pop().unwrap();
+    world
+        .cluster
+        .state
+        .lock()
+        .tables
+        .get_mut(&world.path)
+        .unwrap()
+        .registered
+        .clear();
+    let report = world.round().await.unwrap();
+    assert_eq!(report.buckets, 2);
+    let state = world.cluster.state.lock();
+    assert!(state.files.contains_key(own.property(OFFSETS).unwrap()));
+    drop(state);
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn a_lake_behind_the_cluster_stops_the_table() {
+    let world = world().await;
+    let file = world.snapshots().await[0]
+        .property(OFFSETS)
+        .unwrap()
+        .to_owned();
+    world
+        .cluster
+        .state
+        .lock()
+        .tables
+        .get_mut(&world.path)
+        .unwrap()
+        .registered
+        .push((99, file));
+    let error = world.round().await.unwrap_err();
+    assert!(
+        matches!(error, Error::LakeBehind { known: 99, .. }),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_table_that_was_made_anew_is_left_alone() {
+    let world = world().await;
+    let lease = world.next_lease();
+    world
+        .cluster
+        .state
+        .lock()
+        .tables
+        .get_mut(&world.path)
+        .unwrap()
+        .info
+        .id
+        .0 += 1;
+    let runner = world.process(&Faults::default());
+    let result = runner.run(lease, &RoundSignals::default(), &|_| {}).await;
+    assert!(matches!(result, Err(Error::Recreated { .. })), "{result:?}");
+}
+
+#[tokio::test]
+async fn many_partitions_fit_in_a_small_budget() {
+    let partitions: Vec<(i64, Option<i32>)> = (0..100).map(|id| (id, Some(1))).collect();
+    let shape = Shape {
+        partitions: Some(partitions),
+        ..Shape::plain(1)
+    };
+    let mut world = World::new(shape).await;
+    for id in 0..100 {
+        world.append(bucket(Some(id), 0), 10);
+    }
+    let mut runner = world.process(&Faults::default());
+    runner.resources.budget = crate::memory::MemoryBudget::new(1 << 20);
+    runner.resources.fetch_bytes = 64 << 10;
+    let lease = world.next_lease();
+    let report = runner
+        .run(lease, &RoundSignals::default(), &|_| {})
+        .await
+        .unwrap();
+    assert_eq!(report.committed.unwrap().rows, 1_000);
+    assert_eq!(runner.resources.budget.used_bytes(), 0);
+    world.check(true).await;
+}

@@ -1,0 +1,138 @@
+//! A world for tests: a cluster in memory, an object store in memory, and one counter of all calls to either, at which
+//! something can be made to go wrong.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+
+pub(crate) mod cluster;
+pub(crate) mod store;
+pub(crate) mod world;
+
+/// What goes wrong at a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// The call fails and does nothing.
+    Fail,
+    /// The call does its work, its reply is lost.
+    LoseReply,
+    /// The process dies before the call.
+    CrashBefore,
+    /// The process dies after the call.
+    CrashAfter,
+    /// The process is frozen before the call, until it is thawed.
+    FreezeBefore,
+    /// The process is frozen after the call, until it is thawed.
+    FreezeAfter,
+}
+
+/// Counts calls, and makes one of them go wrong. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Faults {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    calls: AtomicU64,
+    plan: Mutex<Option<(u64, Fault)>>,
+    fired: Mutex<Option<String>>,
+    stopped: Notify,
+    /// While set, no call of the process goes on.
+    still: watch::Sender<bool>,
+}
+
+/// What is left to do after the work of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum After {
+    Nothing,
+    LoseReply,
+    Crash,
+    Freeze,
+}
+
+impl Faults {
+    /// Lets `fault` happen at the `at`-th call from now on (from 0).
+    pub(crate) fn plan(&self, at: u64, fault: Fault) {
+        self.inner.calls.store(0, Ordering::SeqCst);
+        *self.inner.plan.lock() = Some((at, fault));
+        *self.inner.fired.lock() = None;
+    }
+
+    /// The call at which the fault happened, if it did.
+    pub(crate) fn fired(&self) -> Option<String> {
+        self.inner.fired.lock().clone()
+    }
+
+    /// Waits until the process has died or is frozen.
+    pub(crate) async fn stopped(&self) {
+        self.inner.stopped.notified().await;
+    }
+
+    /// Lets a frozen process go on.
+    pub(crate) fn thaw(&self) {
+        self.inner.still.send_replace(false);
+    }
+
+    /// Begins a call: `Err` if it is to fail without doing anything.
+    pub(crate) async fn before(&self, call: &str) -> Result<After, ()> {
+        self.moving().await;
+        let number = self.inner.calls.fetch_add(1, Ordering::SeqCst);
+        let fault = {
+            let mut plan = self.inner.plan.lock();
+            match *plan {
+                Some((at, fault)) if at == number => {
+                    *plan = None;
+                    *self.inner.fired.lock() = Some(call.to_owned());
+                    fault
+                }
+                _ => return Ok(After::Nothing),
+            }
+        };
+        match fault {
+            Fault::Fail => Err(()),
+            Fault::LoseReply => Ok(After::LoseReply),
+            Fault::CrashAfter => Ok(After::Crash),
+            Fault::FreezeAfter => Ok(After::Freeze),
+            Fault::CrashBefore => self.die().await,
+            Fault::FreezeBefore => {
+                self.freeze().await;
+                Ok(After::Nothing)
+            }
+        }
+    }
+
+    /// Ends a call: `Err` if its reply is lost.
+    pub(crate) async fn after(&self, after: After) -> Result<(), ()> {
+        match after {
+            After::Nothing => Ok(()),
+            After::LoseReply => Err(()),
+            After::Crash => self.die().await,
+            After::Freeze => {
+                self.freeze().await;
+                Ok(())
+            }
+        }
+    }
+
+    async fn moving(&self) {
+        let mut still = self.inner.still.subscribe();
+        // The sender lives as long as `self`.
+        let _ = still.wait_for(|still| !still).await;
+    }
+
+    async fn freeze(&self) {
+        self.inner.still.send_replace(true);
+        self.inner.stopped.notify_one();
+        self.moving().await;
+    }
+
+    /// Never returns: the test drops whoever waits here.
+    async fn die<T>(&self) -> T {
+        self.inner.still.send_replace(true);
+        self.inner.stopped.notify_one();
+        std::future::pending().await
+    }
+}

@@ -1,0 +1,104 @@
+//! One batch of the log → the rows of a range of offsets, as Arrow columns of the log's schema.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use weir_protocol::ids::LogOffset;
+use weir_protocol::record::rows::RowFormat;
+use weir_protocol::record::{self, ChangeType, LogBatch};
+use weir_protocol::schema::Schema;
+
+use crate::error::Source;
+
+/// The property that names how batches are encoded.
+const LOG_FORMAT: &str = "table.log.format";
+
+/// How batches of one schema are decoded.
+#[derive(Clone, Debug)]
+pub(super) struct LogForm {
+    schema: Arc<Schema>,
+    arrow: SchemaRef,
+    format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LogFormat {
+    Arrow,
+    Rows(RowFormat),
+}
+
+/// Why a batch is no batch of an append-only table.
+#[derive(Debug, thiserror::Error)]
+enum Fault {
+    #[error("{records} records between offsets {base} and {next}")]
+    Sparse {
+        records: i32,
+        base: LogOffset,
+        next: LogOffset,
+    },
+    #[error("{decoded} rows decoded, {records} announced")]
+    Rows { decoded: usize, records: i32 },
+    #[error("a row that is no append")]
+    Change,
+}
+
+impl LogForm {
+    /// How a table with these properties encodes batches of `schema`; Arrow if nothing is said.
+    pub(super) fn new(schema: &Arc<Schema>, properties: &BTreeMap<String, String>) -> Self {
+        let format = match properties
+            .get(LOG_FORMAT)
+            .map(|name| name.to_ascii_uppercase())
+        {
+            Some(name) if name == "INDEXED" => LogFormat::Rows(RowFormat::Indexed),
+            Some(name) if name == "COMPACTED" => LogFormat::Rows(RowFormat::Compacted),
+            _ => LogFormat::Arrow,
+        };
+        Self {
+            schema: Arc::clone(schema),
+            arrow: schema.arrow_schema(),
+            format,
+        }
+    }
+}
+
+/// The rows of `range`, which lies within the batch; not copied.
+pub(super) fn decode(
+    form: &LogForm,
+    batch: &LogBatch,
+    range: &Range<LogOffset>,
+) -> Result<RecordBatch, Source> {
+    batch.verify_crc()?;
+    let (base, next) = (batch.header.base_offset, batch.next_offset());
+    let records = batch.header.record_count;
+    if next.0 - base.0 != i64::from(records) {
+        return Err(Fault::Sparse {
+            records,
+            base,
+            next,
+        }
+        .into());
+    }
+    let decoded = match form.format {
+        LogFormat::Arrow => record::arrow::decode(batch, &form.arrow)?,
+        LogFormat::Rows(format) => record::rows::decode(batch, &form.schema, format)?,
+    };
+    let appends = |types: &Vec<ChangeType>| types.iter().all(|t| *t == ChangeType::AppendOnly);
+    if !decoded.change_types.as_ref().is_none_or(appends) {
+        return Err(Fault::Change.into());
+    }
+    let rows = decoded.batch;
+    if usize::try_from(records) != Ok(rows.num_rows()) {
+        return Err(Fault::Rows {
+            decoded: rows.num_rows(),
+            records,
+        }
+        .into());
+    }
+    // The range lies within the batch, so both differences fit.
+    let skip = usize::try_from(range.start.0 - base.0)?;
+    let length = usize::try_from(range.end.0 - range.start.0)?;
+    Ok(rows.slice(skip, length))
+}
