@@ -6,6 +6,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, ListArray, MapArray, StringArray, StructArray, make_array,
     new_null_array,
 };
+use arrow::buffer::NullBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType as ArrowType, Field, Fields};
 use arrow::error::ArrowError;
@@ -28,6 +29,20 @@ pub(super) fn adapt(
     target: &ArrowType,
 ) -> Result<ArrayRef> {
     Column { name: &to.name }.adapt(array, &from.data_type, &to.data_type, target)
+}
+
+/// A row's field that is a row itself, with the nulls of the row around it: what is in those may be
+/// null even where it is not nullable, and Arrow accepts that only under a null.
+fn masked(column: &ArrayRef, around: Option<&NullBuffer>) -> Result<ArrayRef, ArrowError> {
+    match column.as_struct_opt() {
+        Some(row) if around.is_some() => {
+            let (fields, columns, nulls) = row.clone().into_parts();
+            let nulls = NullBuffer::union(nulls.as_ref(), around);
+            let row = StructArray::try_new_with_length(fields, columns, nulls, column.len())?;
+            Ok(Arc::new(row))
+        }
+        _ => Ok(Arc::clone(column)),
+    }
 }
 
 struct Column<'a> {
@@ -127,8 +142,9 @@ impl Column<'_> {
                             format!("the file has no field `{}` in it", old.name),
                         )
                     })?;
+                    let column = masked(column, row.nulls()).map_err(|e| self.arrow(e))?;
                     self.adapt(
-                        column,
+                        &column,
                         &old.data_type,
                         &field.data_type,
                         arrow_field.data_type(),

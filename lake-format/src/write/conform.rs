@@ -40,7 +40,7 @@ pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordB
             above: None,
         };
         check_nulls(field, array, None, &place)?;
-        columns.push(conform_array(field, array, &place)?);
+        columns.push(conform_array(field, array, None, &place)?);
     }
     RecordBatch::try_new(Arc::clone(schema), columns).map_err(|source| Error::Arrow {
         what: "a batch".to_owned(),
@@ -84,7 +84,13 @@ fn check_nulls(
     }
 }
 
-fn conform_array(field: &Field, array: &ArrayRef, place: &Place<'_>) -> Result<ArrayRef> {
+/// `present`: as for [`check_nulls`].
+fn conform_array(
+    field: &Field,
+    array: &ArrayRef,
+    present: Option<&NullBuffer>,
+    place: &Place<'_>,
+) -> Result<ArrayRef> {
     let data_type = field.data_type();
     match (data_type, array.data_type()) {
         (DataType::List(element), DataType::List(_)) => {
@@ -94,7 +100,7 @@ fn conform_array(field: &Field, array: &ArrayRef, place: &Place<'_>) -> Result<A
                 above: Some(place),
             };
             check_nulls(element, list.values(), None, &below)?;
-            let values = conform_array(element, list.values(), &below)?;
+            let values = conform_array(element, list.values(), None, &below)?;
             let offsets = list.offsets().clone();
             let list = ListArray::try_new(Arc::clone(element), offsets, values, nulls_of(array));
             Ok(Arc::new(list.map_err(|e| arrow_error(place, e))?))
@@ -104,15 +110,18 @@ fn conform_array(field: &Field, array: &ArrayRef, place: &Place<'_>) -> Result<A
             let DataType::Struct(parts) = entries.data_type() else {
                 return Err(mismatch(data_type, array, place));
             };
-            let rows = conform_row(parts, map.entries(), place)?;
+            let rows = conform_row(parts, map.entries(), None, place)?;
             let offsets = map.offsets().clone();
             let entries = Arc::clone(entries);
             let map = MapArray::try_new(entries, offsets, rows, nulls_of(array), *sorted);
             Ok(Arc::new(map.map_err(|e| arrow_error(place, e))?))
         }
-        (DataType::Struct(fields), DataType::Struct(_)) => {
-            Ok(Arc::new(conform_row(fields, array.as_struct(), place)?))
-        }
+        (DataType::Struct(fields), DataType::Struct(_)) => Ok(Arc::new(conform_row(
+            fields,
+            array.as_struct(),
+            present,
+            place,
+        )?)),
         (DataType::Timestamp(unit, zone), DataType::Timestamp(found_unit, found_zone))
             if unit == found_unit && zone.is_some() == found_zone.is_some() =>
         {
@@ -127,22 +136,24 @@ fn conform_array(field: &Field, array: &ArrayRef, place: &Place<'_>) -> Result<A
 fn conform_row(
     fields: &arrow::datatypes::Fields,
     row: &StructArray,
+    present: Option<&NullBuffer>,
     place: &Place<'_>,
 ) -> Result<StructArray> {
     if fields.len() != row.num_columns() {
         let reason = format!("it has {} fields, not {}", row.num_columns(), fields.len());
         return Err(Error::bad_value(place.path(), reason));
     }
+    // Under a null row even a field that is not nullable may be null, however deep.
+    let nulls = NullBuffer::union(row.nulls(), present);
     let mut columns = Vec::with_capacity(fields.len());
     for (field, column) in fields.iter().zip(row.columns()) {
         let below = Place {
             name: field.name(),
             above: Some(place),
         };
-        check_nulls(field, column, row.nulls(), &below)?;
-        columns.push(conform_array(field, column, &below)?);
+        check_nulls(field, column, nulls.as_ref(), &below)?;
+        columns.push(conform_array(field, column, nulls.as_ref(), &below)?);
     }
-    let nulls = row.nulls().cloned();
     StructArray::try_new_with_length(fields.clone(), columns, nulls, row.len())
         .map_err(|e| arrow_error(place, e))
 }
@@ -265,5 +276,16 @@ mod tests {
         let error = error_of(&row(None), &schema);
         assert!(error.contains("`a.x`"), "{error}");
         assert!(conform(&row(Some(vec![true, false].into())), &schema).is_ok());
+
+        let inner = row(None).column(0).clone();
+        let outer = vec![Field::new("r", inner.data_type().clone(), true)].into();
+        let outer = StructArray::new(outer, vec![inner], Some(vec![true, false].into()));
+        let strict = Field::new("r", schema.field(0).data_type().clone(), false);
+        let strict = table("b", DataType::Struct(vec![strict].into()), true);
+        let batch = one_column(
+            Field::new("b", outer.data_type().clone(), true),
+            Arc::new(outer),
+        );
+        assert!(conform(&batch, &strict).is_ok());
     }
 }
