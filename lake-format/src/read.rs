@@ -313,3 +313,28 @@ pub(crate) async fn schemas_of(
     }
     Ok(schemas)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_rule_out_only_what_cannot_be_there() {
+        let known = |null_count| ColumnStats {
+            min: Datum::Int(2),
+            max: Datum::Int(5),
+            null_count,
+        };
+        for (value, expected) in [(1, false), (2, true), (5, true), (6, false)] {
+            assert_eq!(
+                known(Some(0)).may_hold(&Datum::Int(value)),
+                expected,
+                "{value}"
+            );
+            assert!(ColumnStats::unknown().may_hold(&Datum::Int(value)));
+        }
+        assert!(!known(Some(0)).may_hold(&Datum::Null));
+        assert!(known(Some(1)).may_hold(&Datum::Null));
+        assert!(known(None).may_hold(&Datum::Null));
+    }
+}

@@ -11,6 +11,11 @@ use crate::types::DataField;
 
 /// A table whose one snapshot adds `entries`; the data files are of 4 bytes.
 async fn table_of(entries: Vec<ManifestEntry>, total: i64) -> Table {
+    table_with(entries, total, b"PAR1".to_vec()).await
+}
+
+/// A table whose one snapshot adds `entries`, all with the same bytes.
+async fn table_with(entries: Vec<ManifestEntry>, total: i64, data: Vec<u8>) -> Table {
     let fields = vec![DataField::new(0, "id", "INT".parse().unwrap())];
     let options = BTreeMap::from([
         ("bucket".to_owned(), "2".to_owned()),
@@ -34,7 +39,7 @@ async fn table_of(entries: Vec<ManifestEntry>, total: i64) -> Table {
     };
     for entry in &entries {
         let dir = table.paths().bucket_dir(None, "", entry.bucket).unwrap();
-        put(dir.join(entry.file.file_name.as_str()), b"PAR1".to_vec()).await;
+        put(dir.join(entry.file.file_name.as_str()), data.clone()).await;
     }
     let manifest = encode_manifest(&entries).unwrap();
     let size = i64::try_from(manifest.len()).unwrap();
@@ -163,5 +168,124 @@ async fn an_absent_file_is_a_problem_and_a_damaged_one_too() {
     assert!(
         absent[0].to_string().contains("does not exist"),
         "{absent:?}"
+    );
+}
+
+/// A Parquet file of the column `id`.
+fn parquet_of(ids: &[i32]) -> Vec<u8> {
+    let array: arrow::array::ArrayRef = Arc::new(arrow::array::Int32Array::from(ids.to_vec()));
+    let batch = arrow::array::RecordBatch::try_from_iter([("id", array)]).unwrap();
+    let mut file = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    file
+}
+
+/// The bucket of an `id` in 2 buckets.
+fn bucket_of_id(id: i32) -> i32 {
+    let types = [crate::TypeKind::Int.nullable()];
+    let key = crate::BinaryRow::encode(&[crate::Datum::Int(id)], types.iter()).unwrap();
+    crate::bucket::bucket_of_key(&key, 2).unwrap()
+}
+
+/// What a check finds of a file of `ids` in bucket 0 with these statistics.
+async fn problems_of_rows(ids: &[i32], min: i32, max: i32, null_count: i64) -> Vec<String> {
+    let data = parquet_of(ids);
+    let stats = crate::ColumnStats {
+        min: crate::Datum::Int(min),
+        max: crate::Datum::Int(max),
+        null_count: Some(null_count),
+    };
+    let types = [crate::TypeKind::Int.nullable()];
+    let file = DataFileMeta {
+        value_stats: crate::SimpleStats::encode(&[stats], types.iter()).unwrap(),
+        value_stats_cols: None,
+        ..DataFileMeta::append(
+            "a.parquet",
+            i64::try_from(data.len()).unwrap(),
+            i64::try_from(ids.len()).unwrap(),
+            0,
+        )
+    };
+    let entry = ManifestEntry {
+        file,
+        ..entry("a", 0, 2)
+    };
+    let total = entry.file.row_count;
+    let table = table_with(vec![entry], total, data).await;
+    table
+        .check()
+        .await
+        .unwrap()
+        .iter()
+        .map(ToString::to_string)
+        .collect()
+}
+
+#[tokio::test]
+async fn wrong_statistics_and_misplaced_rows_are_found() {
+    let of_bucket_0: Vec<i32> = (0..100)
+        .filter(|id| bucket_of_id(*id) == 0)
+        .take(3)
+        .collect();
+    let [low, _, high] = of_bucket_0[..] else {
+        panic!()
+    };
+    assert_eq!(problems_of_rows(&of_bucket_0, low, high, 0).await, [""; 0]);
+    assert_eq!(
+        problems_of_rows(&of_bucket_0, low - 9, high + 9, 0).await,
+        [""; 0]
+    );
+    let other = (0..100).find(|id| bucket_of_id(*id) == 1).unwrap();
+    let faults = [
+        (
+            problems_of_rows(&of_bucket_0, low + 1, high, 0).await,
+            "the lowest value is",
+        ),
+        (
+            problems_of_rows(&of_bucket_0, low, high - 1, 0).await,
+            "the highest value is",
+        ),
+        (
+            problems_of_rows(&of_bucket_0, low, high, 1).await,
+            "0 nulls where 1 are stated",
+        ),
+        (
+            problems_of_rows(&[other], other, other, 0).await,
+            "belongs to bucket 1",
+        ),
+    ];
+    for (found, reason) in faults {
+        assert!(
+            found.len() == 1 && found[0].contains(reason),
+            "{reason}: {found:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_file_with_other_rows_than_stated_is_found() {
+    let data = parquet_of(&[1, 2]);
+    let file_size = i64::try_from(data.len()).unwrap();
+    let file = DataFileMeta {
+        file_size,
+        ..entry("a", 0, 2).file
+    };
+    let table = table_with(
+        vec![ManifestEntry {
+            file,
+            ..entry("a", 0, 2)
+        }],
+        5,
+        data,
+    )
+    .await;
+    let found = table.check().await.unwrap();
+    assert!(
+        found[0]
+            .to_string()
+            .contains("2 rows where its manifest says 5"),
+        "{found:?}"
     );
 }

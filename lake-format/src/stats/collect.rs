@@ -355,6 +355,7 @@ mod tests {
         for batches in [
             vec![vec![f64::NAN, 1.0], vec![2.0]],
             vec![vec![1.0], vec![-f64::NAN]],
+            vec![vec![1.0, -f64::NAN, 2.0]],
         ] {
             let stats = collect(&["DOUBLE"], batches.into_iter().map(batch).collect());
             assert_eq!(
