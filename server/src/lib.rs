@@ -1,4 +1,27 @@
 //! Weir's embedded server: coordinator and tablet servers that speak the Fluss protocol.
+//!
+//! * [`server`]: the parts put together; [`config`]: what they can be told.
+//! * `net` takes connections, `api` turns requests into calls and errors into codes.
+//! * `coordinator` changes what exists and decides who leads; `tablet` leads buckets; `peer` is how
+//!   they talk; `cluster` is what each of them knows.
+//! * [`log`]: the log of a bucket.
 
+mod api;
+mod cluster;
+pub mod config;
+mod coordinator;
+pub mod data_dir;
+pub mod error;
 pub mod log;
 pub mod meta_store;
+mod metrics;
+mod net;
+mod peer;
+mod reads;
+pub mod server;
+pub mod shutdown;
+mod tablet;
+
+pub use config::ServerConfig;
+pub use error::Error;
+pub use server::{Components, RunningServer, Server};

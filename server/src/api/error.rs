@@ -1,0 +1,202 @@
+//! Every crate's errors as codes of the protocol: the one place where meaning becomes a number.
+
+use bytes::Bytes;
+use weir_catalog::store::StoreError;
+use weir_protocol::error_code::ErrorCode;
+use weir_protocol::frame;
+use weir_protocol::proto::ErrorResponse;
+
+use crate::coordinator::tiering::Refusal;
+use crate::error::Error;
+use crate::log;
+
+/// The longest message sent to a client, bytes.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// An error as a client sees it.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) code: ErrorCode,
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// The frame that fails the request `request_id`.
+    pub(crate) fn frame(&self, request_id: i32) -> Bytes {
+        frame::encode_error(request_id, self.code, &self.message)
+    }
+
+    /// The two fields of a failed entry inside of a successful answer.
+    pub(crate) fn fields(self) -> (Option<i32>, Option<String>) {
+        (Some(self.code.code()), Some(self.message))
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::from(&error)
+    }
+}
+
+impl From<&Error> for Failure {
+    fn from(error: &Error) -> Self {
+        let code = ErrorCode::from(error);
+        if code == ErrorCode::UnknownServerError {
+            tracing::warn!(error = %sentence(error), "a request failed inside of the server");
+        } else {
+            tracing::debug!(%code, %error, "a request was refused");
+        }
+        let mut message = sentence(error);
+        let end = message.floor_char_boundary(MAX_MESSAGE_BYTES);
+        message.truncate(end);
+        Self { code, message }
+    }
+}
+
+impl From<Failure> for ErrorResponse {
+    fn from(failure: Failure) -> Self {
+        let (error_code, error_message) = (failure.code.code(), Some(failure.message));
+        Self {
+            error_code,
+            error_message,
+        }
+    }
+}
+
+/// The error and what it came from, in one line, without saying the same twice.
+pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}
+
+impl From<&Error> for ErrorCode {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Config { .. }
+            | Error::PortInUse { .. }
+            | Error::Listen { .. }
+            | Error::Locked { .. }
+            | Error::NewerFormat { .. }
+            | Error::Corrupt { .. }
+            | Error::Interrupted { .. } => Self::UnknownServerError,
+            Error::Disk { .. } | Error::Warehouse { .. } | Error::Remote { .. } => Self::Storage,
+            Error::MetaStore(_) => Self::UnknownServerError,
+            Error::Catalog(source) => of_catalog(source),
+            Error::Log(source) => of_log(source),
+            Error::Protocol(_) => Self::InvalidTable,
+            Error::UnknownApi { .. } | Error::UnsupportedVersion { .. } => Self::UnsupportedVersion,
+            Error::Unsupported { .. } => Self::UnsupportedVersion,
+            Error::BrokenMessage { .. } => Self::CorruptMessage,
+            Error::TooManyBuckets { .. } | Error::BadRequest { .. } => Self::UnknownServerError,
+            Error::UnknownMechanism { .. }
+            | Error::LoginToken(_)
+            | Error::BadCredentials { .. }
+            | Error::NotLoggedIn { .. } => Self::Authenticate,
+            Error::UnknownBucket { .. } => Self::UnknownTableOrBucket,
+            Error::NotLeader { .. } => Self::NotLeaderOrFollower,
+            Error::StaleRouting { .. } => Self::InvalidBucketRouting,
+            Error::InvalidAcks { .. } => Self::InvalidRequiredAcks,
+            Error::OffsetOutOfRange { .. } => Self::LogOffsetOutOfRange,
+            Error::AckTimeout { .. } => Self::RequestTimeOut,
+            Error::CorruptBatch { .. } => Self::CorruptRecord,
+            Error::UnknownSchema { .. } => Self::SchemaNotExist,
+            Error::InvalidProjection { .. } => Self::InvalidColumnProjection,
+            Error::FutureTimestamp { .. } => Self::InvalidTimestamp,
+            Error::NoPrimaryKey { .. } => Self::NonPrimaryKeyTable,
+            Error::PrimaryKeyTable { .. } => Self::InvalidTable,
+            Error::SecurityDisabled => Self::SecurityDisabled,
+            Error::UnknownServer { .. } => Self::ServerNotExist,
+            Error::TagExists { .. } => Self::SeverTagAlreadyExist,
+            Error::TagMissing { .. } => Self::SeverTagNotExist,
+            Error::NoRebalancer => Self::RebalanceFailure,
+            Error::NoRebalance => Self::NoRebalanceInProgress,
+            Error::NoKvSnapshot { .. } => Self::KvSnapshotNotExist,
+            Error::WrongCoordinator { .. } => Self::InvalidCoordinator,
+            Error::FencedLeader { .. } => Self::FencedLeaderEpoch,
+            Error::OldBucketEpoch { .. } => Self::InvalidUpdateVersion,
+            Error::IneligibleReplicas { .. } => Self::IneligibleReplica,
+            Error::Tiering(Refusal::UnknownTable { .. }) => Self::TableNotExist,
+            Error::Tiering(Refusal::Fenced { .. }) => Self::FencedTieringEpoch,
+            Error::OtherTable { .. } | Error::UnknownTable { .. } => Self::TableNotExist,
+            Error::UnknownPartition { .. } => Self::PartitionNotExists,
+            Error::LakeRegression { .. } => Self::FencedTieringEpoch,
+            Error::OffsetsFile { .. } => Self::InvalidTable,
+            Error::NoSuchBucket { .. } => Self::UnknownTableOrBucket,
+            Error::Stopping => Self::Network,
+        }
+    }
+}
+
+fn of_catalog(error: &weir_catalog::Error) -> ErrorCode {
+    use weir_catalog::Error as E;
+    match error {
+        E::Conflict { .. } => ErrorCode::Storage,
+        E::Fenced { .. } => ErrorCode::NotCoordinatorLeader,
+        E::OutcomeUnknown { .. } | E::Corrupt { .. } | E::NewerVersion { .. } => {
+            ErrorCode::UnknownServerError
+        }
+        E::Store { source, .. } => of_store(source),
+        E::DatabaseNotExist { .. } => ErrorCode::DatabaseNotExist,
+        E::DatabaseAlreadyExist { .. } => ErrorCode::DatabaseAlreadyExist,
+        E::DatabaseNotEmpty { .. } => ErrorCode::DatabaseNotEmpty,
+        E::DatabaseProtected { .. } => ErrorCode::UnknownServerError,
+        E::InvalidDatabase { .. } => ErrorCode::InvalidDatabase,
+        E::TableNotExist { .. } | E::TableIdNotExist { .. } => ErrorCode::TableNotExist,
+        E::TableAlreadyExist { .. } => ErrorCode::TableAlreadyExist,
+        E::InvalidTable { .. } | E::LakeNotConfigured { .. } => ErrorCode::InvalidTable,
+        E::InvalidAlterTable { .. } | E::TooLarge { .. } => ErrorCode::InvalidAlterTable,
+        E::InvalidConfig { .. } => ErrorCode::InvalidConfig,
+        E::InvalidReplicationFactor { .. } => ErrorCode::InvalidReplicationFactor,
+        E::TooManyBuckets { .. } => ErrorCode::BucketMaxNum,
+        E::SchemaNotExist { .. } => ErrorCode::SchemaNotExist,
+        E::TableNotPartitioned { .. } => ErrorCode::TableNotPartitioned,
+        E::PartitionNotExist { .. } => ErrorCode::PartitionNotExists,
+        E::PartitionAlreadyExist { .. } => ErrorCode::PartitionAlreadyExists,
+        E::InvalidPartition { .. } => ErrorCode::PartitionSpecInvalid,
+        E::TooManyPartitions { .. } => ErrorCode::PartitionMaxNum,
+        E::StaleMetadata { .. } => ErrorCode::InvalidBucketRouting,
+        E::LakeTableAlreadyExist { .. } => ErrorCode::LakeTableAlreadyExist,
+        E::Lake { .. } => ErrorCode::Storage,
+        E::LakeSnapshotNotExist { .. } => ErrorCode::LakeSnapshotNotExist,
+        E::InvalidLakeSnapshot { .. } => ErrorCode::InvalidTable,
+        E::FencedTieringEpoch { .. } => ErrorCode::FencedTieringEpoch,
+    }
+}
+
+fn of_store(error: &StoreError) -> ErrorCode {
+    match error {
+        StoreError::Conflict { .. } | StoreError::Unavailable { .. } => ErrorCode::Storage,
+        StoreError::Fenced => ErrorCode::NotCoordinatorLeader,
+        StoreError::TooLarge { .. } => ErrorCode::InvalidAlterTable,
+        StoreError::Unknown
+        | StoreError::SessionLost
+        | StoreError::Corrupt { .. }
+        | StoreError::BadKey { .. }
+        | StoreError::KeyTwice { .. } => ErrorCode::UnknownServerError,
+    }
+}
+
+fn of_log(error: &log::Error) -> ErrorCode {
+    match error {
+        log::Error::Io { .. } | log::Error::Corrupt { .. } | log::Error::Failed { .. } => {
+            ErrorCode::LogStorage
+        }
+        log::Error::DiskFull { .. } => ErrorCode::DiskWriteLocked,
+        log::Error::NewerFormat { .. } | log::Error::WrongBucket { .. } => {
+            ErrorCode::UnknownServerError
+        }
+        log::Error::BadBatch { .. } => ErrorCode::CorruptRecord,
+        log::Error::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequence,
+        log::Error::OutOfRange { .. } => ErrorCode::LogOffsetOutOfRange,
+        log::Error::Closed { .. } => ErrorCode::NotLeaderOrFollower,
+    }
+}

@@ -1,0 +1,501 @@
+//! Leaders: elected, written down, activated, and only then made known.
+//!
+//! A leader is published to clients after its own acknowledgement for this very epoch, never
+//! before, so nobody is sent to a server that is not ready. One bucket that is slow to open holds
+//! up no other.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use weir_catalog::Catalog;
+use weir_catalog::catalog::Table;
+use weir_catalog::model::leader_isr::LeaderIsr;
+use weir_catalog::store::Expect;
+use weir_protocol::ids::{
+    BucketId, CoordinatorEpoch, LeaderEpoch, LogOffset, PartitionId, PhysicalTablePath, SchemaId,
+    ServerId, TableBucket, TableId, TotalBuckets,
+};
+use weir_protocol::proto::{
+    ListOffsetsRequest, NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest,
+    NotifyLeaderAndIsrResponse, PbBucketMetadata, PbNotifyLeaderAndIsrReqForBucket,
+    PbPartitionMetadata, PbPhysicalTablePath, PbStopReplicaReqForBucket, PbTableBucket,
+    PbTableMetadata, PbTablePath, StopReplicaRequest, UpdateMetadataRequest,
+};
+
+use crate::cluster::{DELETED_NAME, MetadataCache};
+use crate::error::Error;
+use crate::peer::Peer;
+use crate::shutdown::Shutdown;
+
+/// A bucket that could not be activated is tried again after this.
+const RETRY: Duration = Duration::from_secs(30);
+/// In a request for offsets: a server asks, not a client.
+const COORDINATOR_ASKS: i32 = 0;
+/// The offset after the last record, flushed or not.
+const LEADER_END: i32 = 3;
+/// In a document: nobody leads the bucket.
+const NOBODY: ServerId = ServerId(-1);
+/// How many acknowledgements are published together.
+const PUBLISH_BATCH: usize = 256;
+
+/// The buckets of an unpartitioned table or of one partition.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) path: PhysicalTablePath,
+    pub(crate) table: TableId,
+    pub(crate) partition: Option<PartitionId>,
+    pub(crate) bucket_count: TotalBuckets,
+    pub(crate) bucket_count_epoch: i64,
+    pub(crate) schema: SchemaId,
+    /// The servers of each bucket; the first is preferred as its leader.
+    pub(crate) assignment: BTreeMap<BucketId, Vec<ServerId>>,
+}
+
+impl Group {
+    fn bucket(&self, bucket: BucketId) -> TableBucket {
+        TableBucket {
+            table: self.table,
+            partition: self.partition,
+            bucket,
+        }
+    }
+
+    fn key(&self) -> (TableId, Option<PartitionId>) {
+        (self.table, self.partition)
+    }
+}
+
+/// Elects leaders and tells the tablet servers.
+#[derive(Debug)]
+pub(crate) struct Leaders {
+    catalog: Catalog,
+    cache: Arc<MetadataCache>,
+    peers: Vec<Peer>,
+    coordinator_epoch: i32,
+    shutdown: Shutdown,
+    /// What was activated and not dropped since.
+    live: Mutex<HashSet<(TableId, Option<PartitionId>)>>,
+}
+
+/// Follows an activation.
+#[derive(Debug)]
+pub(crate) struct Activation(watch::Receiver<bool>);
+
+impl Activation {
+    /// Ends once every bucket was activated or has failed at least once.
+    pub(crate) async fn settled(mut self) {
+        // A sender that is gone means the server is stopping.
+        let _stopping = self.0.wait_for(|settled| *settled).await;
+    }
+}
+
+type States = BTreeMap<BucketId, LeaderIsr>;
+
+impl Leaders {
+    pub(crate) fn new(
+        catalog: Catalog,
+        cache: Arc<MetadataCache>,
+        peers: Vec<Peer>,
+        coordinator_epoch: i32,
+        shutdown: Shutdown,
+    ) -> Arc<Self> {
+        let live = Mutex::default();
+        Arc::new(Self {
+            catalog,
+            cache,
+            peers,
+            coordinator_epoch,
+            shutdown,
+            live,
+        })
+    }
+
+    /// Elects a leader for each bucket, writes it down, and starts to activate it.
+    ///
+    /// # Errors
+    /// Those of the catalog; nobody was told anything then.
+    pub(crate) async fn activate(self: &Arc<Self>, group: Group) -> Result<Activation, Error> {
+        let states = self.elect(&group).await?;
+        self.live.lock().insert(group.key());
+        // The buckets become known before they have a leader, so that a client that is early waits.
+        let leaderless = states
+            .iter()
+            .map(|(id, state)| metadata_of(*id, state, None))
+            .collect();
+        self.publish(&group, leaderless).await;
+        let (settle, settled) = watch::channel(false);
+        let leaders = Arc::clone(self);
+        self.shutdown
+            .spawn(async move { leaders.run(group, states, settle).await });
+        Ok(Activation(settled))
+    }
+
+    /// Takes the buckets from their servers, with their data.
+    pub(crate) async fn delete(
+        &self,
+        table: TableId,
+        partition: Option<PartitionId>,
+        buckets: &BTreeMap<BucketId, Vec<ServerId>>,
+    ) {
+        self.live.lock().remove(&(table, partition));
+        for peer in &self.peers {
+            let of_peer = buckets
+                .iter()
+                .filter(|(_, servers)| servers.contains(&peer.server));
+            let stop = |(bucket, _): (&BucketId, _)| PbStopReplicaReqForBucket {
+                table_bucket: PbTableBucket {
+                    table_id: table.0,
+                    partition_id: partition.map(|partition| partition.0),
+                    bucket_id: bucket.0,
+                },
+                leader_epoch: i32::MAX,
+                delete: true,
+                delete_remote: Some(true),
+            };
+            let request = StopReplicaRequest {
+                coordinator_epoch: self.coordinator_epoch,
+                stop_replicas_req: of_peer.map(stop).collect(),
+            };
+            if request.stop_replicas_req.is_empty() {
+                continue;
+            }
+            // What is left over is found and removed at the next start.
+            if let Err(error) = peer.stop_replica(request).await {
+                tracing::warn!(server = %peer.server, %table, %error, "dropped data may be left");
+            }
+        }
+    }
+
+    /// Tells all servers that a table is gone.
+    pub(crate) async fn forget_table(&self, table: TableId) {
+        let deleted = PbTableMetadata {
+            table_path: PbTablePath {
+                database_name: DELETED_NAME.to_owned(),
+                table_name: DELETED_NAME.to_owned(),
+            },
+            table_id: table.0,
+            ..PbTableMetadata::default()
+        };
+        self.broadcast(self.update(vec![deleted], Vec::new())).await;
+    }
+
+    /// Tells all servers that a partition is gone.
+    pub(crate) async fn forget_partition(&self, table: TableId, partition: PartitionId) {
+        let deleted = PbPartitionMetadata {
+            table_id: table.0,
+            partition_name: DELETED_NAME.to_owned(),
+            partition_id: partition.0,
+            ..PbPartitionMetadata::default()
+        };
+        self.broadcast(self.update(Vec::new(), vec![deleted])).await;
+    }
+
+    /// Tells all servers that a table has a new schema, new properties, or a new bucket count.
+    pub(crate) async fn announce_table(&self, table: &Table) {
+        let update = table_metadata(table, Vec::new());
+        self.broadcast(self.update(vec![update], Vec::new())).await;
+    }
+
+    /// The epoch under which servers are told.
+    pub(crate) fn coordinator_epoch(&self) -> i32 {
+        self.coordinator_epoch
+    }
+
+    /// Tells all servers how far buckets are in the lake.
+    pub(crate) async fn notify_lake_ends(&self, request: NotifyLakeTableOffsetRequest) {
+        for peer in &self.peers {
+            // A server that misses it learns with the next one, or when it opens the log again.
+            if let Err(error) = peer.notify_lake_table_offset(request.clone()).await {
+                tracing::warn!(server = %peer.server, %error, "a server missed lake progress");
+            }
+        }
+    }
+
+    /// Where the logs of buckets end; those that nobody leads now are missing.
+    pub(crate) async fn log_ends(
+        &self,
+        table: TableId,
+        partition: Option<PartitionId>,
+        count: TotalBuckets,
+    ) -> BTreeMap<BucketId, LogOffset> {
+        let mut ends = BTreeMap::new();
+        for peer in &self.peers {
+            let request = ListOffsetsRequest {
+                follower_server_id: COORDINATOR_ASKS,
+                offset_type: LEADER_END,
+                table_id: table.0,
+                partition_id: partition.map(|partition| partition.0),
+                bucket_id: (0..count.0).collect(),
+                start_timestamp: None,
+                routing_bucket_count: Some(count.0),
+            };
+            match peer.list_offsets(request).await {
+                Ok(response) => {
+                    ends.extend(response.buckets_resp.into_iter().filter_map(|entry| {
+                        Some((BucketId(entry.bucket_id), LogOffset(entry.offset?)))
+                    }))
+                }
+                Err(error) => tracing::debug!(server = %peer.server, %error, "no log ends told"),
+            }
+        }
+        ends
+    }
+
+    /// Sends an update to this coordinator's own view and to every tablet server.
+    pub(crate) async fn broadcast(&self, update: UpdateMetadataRequest) {
+        if let Err(error) = self.cache.apply(&update) {
+            tracing::warn!(%error, "an update of the metadata is out of date");
+            return;
+        }
+        let sends = self.peers.iter().map(|peer| {
+            let update = update.clone();
+            async move { (peer.server, peer.update_metadata(update).await) }
+        });
+        let mut sends: FuturesUnordered<_> = sends.collect();
+        while let Some((server, result)) = sends.next().await {
+            if let Err(error) = result {
+                tracing::warn!(%server, %error, "a server did not take an update of the metadata");
+            }
+        }
+    }
+
+    fn update(
+        &self,
+        table_metadata: Vec<PbTableMetadata>,
+        partition_metadata: Vec<PbPartitionMetadata>,
+    ) -> UpdateMetadataRequest {
+        UpdateMetadataRequest {
+            table_metadata,
+            partition_metadata,
+            coordinator_epoch: Some(self.coordinator_epoch),
+            ..UpdateMetadataRequest::default()
+        }
+    }
+
+    /// The first live server of each bucket leads it, under the next epoch; one transaction.
+    async fn elect(&self, group: &Group) -> Result<States, Error> {
+        let buckets: Vec<TableBucket> = group
+            .assignment
+            .keys()
+            .map(|bucket| group.bucket(*bucket))
+            .collect();
+        let known = self.catalog.get_leaders(&buckets).await?;
+        let mut written = Vec::with_capacity(buckets.len());
+        let mut states = States::new();
+        for ((bucket, servers), known) in group.assignment.iter().zip(&known) {
+            let live = servers
+                .iter()
+                .copied()
+                .find(|server| self.peer(*server).is_some());
+            let leader = live.unwrap_or(NOBODY);
+            let isr = live.into_iter().collect();
+            let mut state = LeaderIsr::first(leader, isr, CoordinatorEpoch(self.coordinator_epoch));
+            let mut expect = Expect::Absent;
+            if let Some(stored) = known {
+                expect = Expect::At(stored.modified);
+                let known = &stored.document;
+                state.leader_epoch = LeaderEpoch(known.leader_epoch.0 + 1);
+                state.bucket_epoch = known.bucket_epoch + 1;
+                state.unknown = known.unknown.clone();
+            }
+            written.push((group.bucket(*bucket), state.clone(), expect));
+            states.insert(*bucket, state);
+        }
+        self.catalog.put_leaders(&written).await?;
+        Ok(states)
+    }
+
+    fn peer(&self, server: ServerId) -> Option<&Peer> {
+        self.peers.iter().find(|peer| peer.server == server)
+    }
+
+    /// Activates until no bucket is left, or the group is dropped, or the server stops.
+    async fn run(&self, group: Group, states: States, settle: watch::Sender<bool>) {
+        let mut waiting = states;
+        waiting.retain(|_, state| state.leader().is_some());
+        loop {
+            waiting = self.attempt(&group, waiting).await;
+            settle.send_replace(true);
+            if waiting.is_empty() {
+                return;
+            }
+            tracing::warn!(table = %group.path, buckets = waiting.len(),
+                "buckets could not be activated, trying again later");
+            tokio::select! {
+                () = self.shutdown.begun() => return,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+            if !self.live.lock().contains(&group.key()) {
+                return;
+            }
+        }
+    }
+
+    /// Asks each server once; returns the buckets that failed.
+    async fn attempt(&self, group: &Group, waiting: States) -> States {
+        let mut by_server: BTreeMap<ServerId, States> = BTreeMap::new();
+        for (bucket, state) in waiting {
+            by_server
+                .entry(state.leader)
+                .or_default()
+                .insert(bucket, state);
+        }
+        let attempts = by_server.into_iter().map(|(server, states)| async move {
+            match self.peer(server) {
+                Some(peer) => self.attempt_on(peer, group, states).await,
+                None => states,
+            }
+        });
+        let mut attempts: FuturesUnordered<_> = attempts.collect();
+        let mut failed = States::new();
+        while let Some(states) = attempts.next().await {
+            failed.extend(states);
+        }
+        failed
+    }
+
+    async fn attempt_on(&self, peer: &Peer, group: &Group, mut states: States) -> States {
+        let request = NotifyLeaderAndIsrRequest {
+            coordinator_epoch: self.coordinator_epoch,
+            notify_buckets_leader_req: states
+                .iter()
+                .map(|(bucket, state)| notify_entry(group, *bucket, state))
+                .collect(),
+        };
+        let mut acks = match peer.notify_leader_and_isr(request).await {
+            Ok(acks) => acks,
+            Err(error) => {
+                tracing::debug!(server = %peer.server, %error, "a server takes no leader change");
+                return states;
+            }
+        };
+        let mut received = Vec::new();
+        while acks.recv_many(&mut received, PUBLISH_BATCH).await > 0 {
+            let ready = received
+                .drain(..)
+                .flat_map(|response| acknowledged(response, group))
+                .filter_map(|bucket| states.remove_entry(&bucket))
+                .map(|(bucket, state)| metadata_of(bucket, &state, state.leader()))
+                .collect();
+            if self.live.lock().contains(&group.key()) {
+                self.publish(group, ready).await;
+            }
+        }
+        states
+    }
+
+    async fn publish(&self, group: &Group, buckets: Vec<PbBucketMetadata>) {
+        if buckets.is_empty() {
+            return;
+        }
+        let table = PbTableMetadata {
+            table_path: PbTablePath {
+                database_name: group.path.table.database.clone(),
+                table_name: group.path.table.table.clone(),
+            },
+            table_id: group.table.0,
+            schema_id: group.schema.0,
+            bucket_count_epoch: Some(group.bucket_count_epoch),
+            ..PbTableMetadata::default()
+        };
+        let update = match (group.partition, &group.path.partition) {
+            (Some(partition), Some(name)) => {
+                let partition = PbPartitionMetadata {
+                    table_id: group.table.0,
+                    partition_name: name.clone(),
+                    partition_id: partition.0,
+                    bucket_metadata: buckets,
+                    bucket_count: Some(group.bucket_count.0),
+                };
+                self.update(vec![table], vec![partition])
+            }
+            _ => {
+                let table = PbTableMetadata {
+                    bucket_metadata: buckets,
+                    ..table
+                };
+                self.update(vec![table], Vec::new())
+            }
+        };
+        self.broadcast(update).await;
+    }
+}
+
+/// The buckets that an answer says are ready.
+fn acknowledged(response: NotifyLeaderAndIsrResponse, group: &Group) -> Vec<BucketId> {
+    let mut ready = Vec::new();
+    for entry in response.notify_buckets_leader_resp {
+        let bucket = BucketId(entry.table_bucket.bucket_id);
+        match entry.error_code {
+            None => ready.push(bucket),
+            Some(code) => tracing::warn!(
+                table = %group.path, %bucket, code,
+                reason = entry.error_message.unwrap_or_default(),
+                "a leader was not activated"
+            ),
+        }
+    }
+    ready
+}
+
+fn metadata_of(bucket: BucketId, state: &LeaderIsr, ready: Option<ServerId>) -> PbBucketMetadata {
+    PbBucketMetadata {
+        bucket_id: bucket.0,
+        leader_id: ready.map(|server| server.0),
+        replica_id: numbers(&state.isr),
+        leader_epoch: Some(state.leader_epoch.0),
+        bucket_epoch: Some(state.bucket_epoch),
+        isr: numbers(&state.isr),
+    }
+}
+
+fn notify_entry(
+    group: &Group,
+    bucket: BucketId,
+    state: &LeaderIsr,
+) -> PbNotifyLeaderAndIsrReqForBucket {
+    let replicas = group.assignment.get(&bucket).into_iter().flatten();
+    PbNotifyLeaderAndIsrReqForBucket {
+        physical_table_path: PbPhysicalTablePath {
+            database_name: group.path.table.database.clone(),
+            table_name: group.path.table.table.clone(),
+            partition_name: group.path.partition.clone(),
+        },
+        table_bucket: PbTableBucket {
+            table_id: group.table.0,
+            partition_id: group.partition.map(|partition| partition.0),
+            bucket_id: bucket.0,
+        },
+        leader: state.leader.0,
+        leader_epoch: state.leader_epoch.0,
+        replicas: replicas.map(|server| server.0).collect(),
+        isr: numbers(&state.isr),
+        bucket_epoch: state.bucket_epoch,
+        standby_replicas: Vec::new(),
+        bucket_count: Some(group.bucket_count.0),
+        bucket_count_epoch: Some(group.bucket_count_epoch),
+    }
+}
+
+fn numbers(servers: &[ServerId]) -> Vec<i32> {
+    servers.iter().map(|server| server.0).collect()
+}
+
+/// A table as `UPDATE_METADATA` names it; the descriptor stays with the catalog.
+fn table_metadata(table: &Table, bucket_metadata: Vec<PbBucketMetadata>) -> PbTableMetadata {
+    PbTableMetadata {
+        table_path: PbTablePath {
+            database_name: table.path.database.clone(),
+            table_name: table.path.table.clone(),
+        },
+        table_id: table.table_id.0,
+        schema_id: table.schema_id.0,
+        bucket_metadata,
+        bucket_count_epoch: Some(table.bucket_layout_epoch),
+        ..PbTableMetadata::default()
+    }
+}

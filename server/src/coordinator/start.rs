@@ -1,0 +1,246 @@
+//! How a coordinator takes up its work: it finishes drops that a crash cut short, removes logs of what
+//! is gone, makes every bucket's leader ready, and schedules the lake tables.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::stream::StreamExt;
+use weir_catalog::catalog::{Partition, Table};
+use weir_catalog::store::{Key, MetadataStore};
+use weir_protocol::ids::{PartitionId, TableId, TablePath};
+
+use super::Coordinator;
+use crate::error::Error;
+
+/// How many tables and partitions are activated at the same time.
+const PARALLEL_ACTIVATIONS: usize = 16;
+/// How old a lake table counts at a start: it is looked at at once.
+const LONG_AGO_MS: i64 = -(1 << 50);
+
+/// All tables with their partitions, as read once.
+#[derive(Default)]
+struct Everything {
+    tables: Vec<Table>,
+    partitions: Vec<(usize, Partition)>,
+}
+
+impl Coordinator {
+    /// Makes everything that exists ready, at most for `limit`; the rest becomes ready later.
+    ///
+    /// # Errors
+    /// Those of the catalog: what exists could not be read.
+    pub(crate) async fn bring_up(
+        self: &Arc<Self>,
+        log_dirs: Vec<PathBuf>,
+        limit: Duration,
+    ) -> Result<(), Error> {
+        let all = self.read_everything().await?;
+        self.finish_drops(&all).await?;
+        let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
+        tokio::task::spawn_blocking(move || gone.remove_from(&log_dirs)).await?;
+        let mut groups = Vec::new();
+        for table in all
+            .tables
+            .iter()
+            .filter(|table| !table.descriptor.is_partitioned())
+        {
+            groups.push(self.group(table, None).await?);
+        }
+        for (at, partition) in &all.partitions {
+            let Some(table) = all.tables.get(*at) else {
+                continue;
+            };
+            groups.push(self.group(table, Some(partition)).await?);
+        }
+        let count = groups.len();
+        let activations = futures::stream::iter(groups)
+            .map(|group| async {
+                let path = group.path.clone();
+                match self.parts.leaders.activate(group).await {
+                    Ok(activation) => activation.settled().await,
+                    Err(error) => tracing::error!(table = %path, %error, "no leaders elected"),
+                }
+            })
+            .buffer_unordered(PARALLEL_ACTIVATIONS);
+        let settled = tokio::time::timeout(limit, activations.collect::<Vec<()>>()).await;
+        if settled.is_err() {
+            tracing::warn!(count, "not all tables are ready yet");
+        }
+        for table in &all.tables {
+            self.parts.leaders.announce_table(table).await;
+            self.register_tiering(table, LONG_AGO_MS).await?;
+        }
+        Ok(())
+    }
+
+    /// An assignment of something that does not exist is a drop that was not finished.
+    async fn finish_drops(&self, all: &Everything) -> Result<(), Error> {
+        let catalog = &self.parts.catalog;
+        let (tables, partitions) = catalog.list_assignments().await?;
+        for partition in partitions {
+            let is_known = all.partitions.iter().any(|(_, one)| one.id == partition);
+            if is_known {
+                continue;
+            }
+            tracing::info!(%partition, "finishing the drop of a partition");
+            // Its folder goes with those of everything that is gone.
+            catalog.finish_partition_drop(partition).await?;
+        }
+        for table in tables {
+            if !all.tables.iter().any(|one| one.table_id == table) {
+                tracing::info!(%table, "finishing the drop of a table");
+                catalog.finish_table_drop(table).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn read_everything(&self) -> Result<Everything, Error> {
+        let mut all = Everything::default();
+        for database in self.parts.reads.list_databases().await? {
+            for name in self.parts.reads.list_tables(&database).await? {
+                let path = TablePath::new(database.clone(), name);
+                let table = self.parts.reads.table(&path).await?;
+                self.remember(table.table_id, &path);
+                if table.descriptor.is_partitioned() {
+                    let at = all.tables.len();
+                    let (_, partitions) = self.parts.reads.partitions(&path).await?;
+                    all.partitions
+                        .extend(partitions.into_iter().map(|one| (at, one)));
+                }
+                all.tables.push(table);
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// What log folders may be removed: of ids that were given out and belong to nothing any more.
+struct Gone {
+    tables: BTreeSet<TableId>,
+    partitions: BTreeSet<PartitionId>,
+    next_table: u64,
+    next_partition: u64,
+}
+
+impl Gone {
+    async fn of(all: &Everything, store: &dyn MetadataStore) -> Result<Self, Error> {
+        Ok(Self {
+            tables: all.tables.iter().map(|table| table.table_id).collect(),
+            partitions: all.partitions.iter().map(|(_, one)| one.id).collect(),
+            next_table: next_id(store, &Key::table_ids()).await?,
+            next_partition: next_id(store, &Key::partition_ids()).await?,
+        })
+    }
+
+    /// Removes folders of dropped tables and partitions. One that the metadata never knew is kept:
+    /// it may be the metadata that is lost. Blocks.
+    fn remove_from(&self, log_dirs: &[PathBuf]) {
+        for log_dir in log_dirs {
+            for (table, dir) in numbered(log_dir, "table-") {
+                if self.tables.contains(&TableId(table)) {
+                    self.remove_partitions(&dir);
+                } else {
+                    remove_if_known(&dir, table, self.next_table);
+                }
+            }
+        }
+    }
+
+    fn remove_partitions(&self, table_dir: &Path) {
+        for (partition, dir) in numbered(table_dir, "partition-") {
+            if !self.partitions.contains(&PartitionId(partition)) {
+                remove_if_known(&dir, partition, self.next_partition);
+            }
+        }
+    }
+}
+
+/// The number that a counter hands out next; below it all were handed out.
+async fn next_id(store: &dyn MetadataStore, counter: &Key) -> Result<u64, Error> {
+    let what = || counter.to_string();
+    let found = store
+        .get(counter)
+        .await
+        .map_err(|source| weir_catalog::Error::Store {
+            what: what(),
+            source,
+        })?;
+    let Some(entry) = found else { return Ok(0) };
+    let bytes: [u8; 8] = entry.value.as_ref().try_into().map_err(|_| {
+        let reason = "it is no 8-byte number".to_owned();
+        weir_catalog::Error::Corrupt {
+            what: what(),
+            reason,
+        }
+    })?;
+    Ok(u64::from_be_bytes(bytes))
+}
+
+fn remove_if_known(dir: &Path, id: i64, next_id: u64) {
+    if u64::try_from(id).is_ok_and(|id| id >= next_id) {
+        tracing::error!(folder = %dir.display(),
+            "a log belongs to nothing the metadata ever knew: it is kept, look into it");
+        return;
+    }
+    match std::fs::remove_dir_all(dir) {
+        Ok(()) => tracing::info!(folder = %dir.display(), "log of something dropped removed"),
+        Err(error) => tracing::warn!(folder = %dir.display(), %error, "dropped log stays"),
+    }
+}
+
+/// The folders in `parent` named by `prefix` and a number. One that cannot be read has none.
+fn numbered(parent: &Path, prefix: &str) -> Vec<(i64, PathBuf)> {
+    let entries = match std::fs::read_dir(parent) {
+        Ok(entries) => entries,
+        Err(error) => {
+            if error.kind() != std::io::ErrorKind::NotFound {
+                tracing::warn!(folder = %parent.display(), %error, "cannot look for old logs");
+            }
+            return Vec::new();
+        }
+    };
+    let named = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let id = name.to_str()?.strip_prefix(prefix)?.parse().ok()?;
+        Some((id, entry.path()))
+    };
+    entries.flatten().filter_map(named).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_logs_of_what_was_known_and_is_gone_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let make = |path: &str| std::fs::create_dir_all(dir.path().join(path)).unwrap();
+        for path in [
+            "table-1/bucket-0",
+            "table-2/bucket-0",
+            "table-9/bucket-0",
+            "other",
+        ] {
+            make(path);
+        }
+        make("table-3/partition-1/bucket-0");
+        make("table-3/partition-2/bucket-0");
+        make("table-3/partition-8/bucket-0");
+        let gone = Gone {
+            tables: BTreeSet::from([TableId(1), TableId(3)]),
+            partitions: BTreeSet::from([PartitionId(1)]),
+            next_table: 5,
+            next_partition: 5,
+        };
+        gone.remove_from(&[dir.path().to_owned()]);
+        let exists = |path: &str| dir.path().join(path).exists();
+        assert!(exists("table-1/bucket-0") && exists("other"));
+        assert!(!exists("table-2"), "it was dropped");
+        assert!(exists("table-9"), "the metadata never knew it");
+        assert!(exists("table-3/partition-1") && exists("table-3/partition-8"));
+        assert!(!exists("table-3/partition-2"), "it was dropped");
+    }
+}

@@ -1,0 +1,299 @@
+//! One connection: a reader that starts requests in order, a writer that sends what is done.
+
+use std::net::SocketAddr;
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::FutureExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+use weir_protocol::api_key::ApiKey;
+use weir_protocol::error_code::ErrorCode;
+use weir_protocol::frame;
+
+use super::Shared;
+use super::login::Login;
+use crate::api::{self, Call, OnClose, Service, Started};
+use crate::error::Error;
+
+const READ_BUFFER_BYTES: usize = 64 << 10;
+/// A peer may announce much and send nothing: memory grows with what has arrived.
+const READ_STEP_BYTES: usize = 1 << 20;
+const WRITE_DEADLINE: Duration = Duration::from_secs(60);
+const DEFAULT_LOGIN_DEADLINE: Duration = Duration::from_secs(10);
+/// How long answers that are due may take once the server stops.
+const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Serves a connection to its end. Requests that are running then still finish, except waits.
+pub(super) async fn run(
+    stream: TcpStream,
+    peer: SocketAddr,
+    service: Arc<Service>,
+    shared: &Arc<Shared>,
+) {
+    let (read, write) = stream.into_split();
+    let in_flight = shared.limits.in_flight_per_connection;
+    let (answers, outgoing) = mpsc::channel(in_flight);
+    let closed = CancellationToken::new();
+    let writer = tokio::spawn(write_answers(write, outgoing, closed.clone()));
+    let reader = Reader {
+        stream: BufReader::with_capacity(READ_BUFFER_BYTES, read),
+        shared,
+        service,
+        login: Login::new(shared.sasl.as_ref()),
+        opened: Instant::now(),
+        slots: Arc::new(Semaphore::new(in_flight)),
+        answers,
+        closed: closed.clone(),
+    };
+    if let Err(reason) = reader.serve().await {
+        tracing::debug!(%peer, %reason, "connection closed");
+    }
+    closed.cancel();
+    if timeout(DRAIN_DEADLINE, writer).await.is_err() {
+        tracing::debug!(%peer, "answers were not taken in time");
+    }
+}
+
+/// Why a connection ends; none of it is an event of the server.
+#[derive(Debug, thiserror::Error)]
+enum Closed {
+    #[error("the peer is gone")]
+    Gone,
+    #[error("the peer sent nothing for too long")]
+    Idle,
+    #[error("a request took too long to come in")]
+    Slow,
+    #[error("nobody logged in in time")]
+    NoLogin,
+    #[error("the bytes are no frame")]
+    Frame(#[from] frame::Error),
+    #[error("reading failed")]
+    Io(#[from] std::io::Error),
+}
+
+struct Reader<'a> {
+    stream: BufReader<OwnedReadHalf>,
+    shared: &'a Arc<Shared>,
+    service: Arc<Service>,
+    login: Login<'a>,
+    opened: Instant,
+    slots: Arc<Semaphore>,
+    answers: mpsc::Sender<Bytes>,
+    closed: CancellationToken,
+}
+
+/// What a request holds until it is answered.
+struct Held {
+    _slot: OwnedSemaphorePermit,
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+impl Reader<'_> {
+    async fn serve(mut self) -> Result<(), Closed> {
+        let (shutdown, closed) = (self.shared.shutdown.clone(), self.closed.clone());
+        loop {
+            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
+                return Ok(());
+            };
+            tokio::select! {
+                biased;
+                () = shutdown.begun() => return Ok(()),
+                () = closed.cancelled() => return Err(Closed::Gone),
+                ready = self.await_bytes() => ready?,
+            }
+            let deadline = Instant::now() + Duration::from_millis(self.shared.limits.slow_frame_ms);
+            let read = timeout_at(deadline, self.read_frame()).await;
+            let (bytes, memory) = read.map_err(|_| Closed::Slow)??;
+            let request = frame::decode_request(bytes)?;
+            self.handle(
+                request,
+                Held {
+                    _slot: slot,
+                    memory,
+                },
+            )
+            .await;
+        }
+    }
+
+    /// Waits for the first byte of a request.
+    async fn await_bytes(&mut self) -> Result<(), Closed> {
+        let idle = Duration::from_millis(self.shared.limits.idle_ms);
+        let slots = self.shared.limits.in_flight_per_connection;
+        loop {
+            let login_deadline = self
+                .login
+                .is_pending()
+                .then(|| self.opened + self.login_limit());
+            let deadline = login_deadline.unwrap_or_else(|| Instant::now() + idle);
+            match timeout_at(deadline, self.stream.fill_buf()).await {
+                Ok(Ok([])) => return Err(Closed::Gone),
+                Ok(Ok(_)) => return Ok(()),
+                Ok(Err(error)) => return Err(error.into()),
+                Err(_) if login_deadline.is_some() => return Err(Closed::NoLogin),
+                Err(_) if self.slots.available_permits() + 1 < slots => {}
+                Err(_) => return Err(Closed::Idle),
+            }
+        }
+    }
+
+    fn login_limit(&self) -> Duration {
+        let configured = self
+            .shared
+            .sasl
+            .as_ref()
+            .and_then(|sasl| sasl.login_timeout_ms);
+        configured.map_or(DEFAULT_LOGIN_DEADLINE, Duration::from_millis)
+    }
+
+    async fn read_frame(&mut self) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Closed> {
+        let announced = self.stream.read_i32().await?;
+        let length = usize::try_from(announced)
+            .map_err(|_| frame::Error::NegativeLength { length: announced })?;
+        let limits = &self.shared.limits;
+        let max = if self.login.is_pending() {
+            limits.max_frame_bytes_before_login
+        } else {
+            limits.max_frame_bytes
+        };
+        if length > max {
+            tracing::warn!(length, max, "a client announces a request above the limit");
+            return Err(frame::Error::TooLarge { length, max }.into());
+        }
+        let memory = self.shared.admission.reserve(length).await;
+        let mut bytes = BytesMut::with_capacity(length.min(READ_STEP_BYTES));
+        while bytes.len() < length {
+            let missing = length - bytes.len();
+            bytes.reserve(missing.min(READ_STEP_BYTES));
+            let mut rest = (&mut self.stream).take(u64::try_from(missing).unwrap_or(u64::MAX));
+            if rest.read_buf(&mut bytes).await? == 0 {
+                return Err(Closed::Gone);
+            }
+        }
+        self.shared
+            .metrics
+            .request_bytes
+            .inc_by(u64::try_from(length).unwrap_or(0));
+        Ok((bytes.freeze(), memory))
+    }
+
+    async fn handle(&mut self, request: frame::RequestFrame, held: Held) {
+        let request_id = request.request_id;
+        match self.route(request) {
+            Ok(Routed::Answer(bytes)) => self.answer(bytes).await,
+            Ok(Routed::Call(call)) => self.start(call, request_id, held).await,
+            Err(error) => {
+                let failure = api::Failure::from(error);
+                self.shared.metrics.error(failure.code);
+                self.answer(failure.frame(request_id)).await;
+            }
+        }
+    }
+
+    fn route(&mut self, request: frame::RequestFrame) -> Result<Routed, Error> {
+        let api = self.service.check(request.api_key, request.version)?;
+        if api == ApiKey::Authenticate {
+            let login = api::decode(api, request.body)?;
+            let answer = self.login.attempt(&login)?;
+            return Ok(Routed::Answer(frame::encode_success(
+                request.request_id,
+                &answer,
+            )));
+        }
+        if self.login.is_pending() && api != ApiKey::ApiVersions {
+            return Err(Error::NotLoggedIn { api });
+        }
+        Ok(Routed::Call(Call {
+            api,
+            body: request.body,
+        }))
+    }
+
+    async fn start(&self, call: Call, request_id: i32, mut held: Held) {
+        let api = call.api;
+        let started_at = Instant::now();
+        let metrics = Arc::clone(&self.shared.metrics);
+        let starting = AssertUnwindSafe(self.service.start(call))
+            .catch_unwind()
+            .await;
+        let Ok(Started { done, on_close }) = starting else {
+            self.answer(panicked(api, request_id)).await;
+            return;
+        };
+        // An append has copied its bytes to the log by now; a wait holds hardly any.
+        if matches!(api, ApiKey::ProduceLog | ApiKey::FetchLog) {
+            held.memory = None;
+        }
+        let answers = self.answers.clone();
+        let closed = self.closed.clone();
+        self.shared.shutdown.spawn(async move {
+            let outcome = tokio::select! {
+                biased;
+                outcome = AssertUnwindSafe(done).catch_unwind() => outcome,
+                () = closed.cancelled(), if on_close == OnClose::Abandon => return,
+            };
+            let bytes = match outcome {
+                Ok(Ok(answer)) => answer.frame(request_id),
+                Ok(Err(failure)) => {
+                    metrics.error(failure.code);
+                    failure.frame(request_id)
+                }
+                Err(_) => panicked(api, request_id),
+            };
+            metrics.request(api, started_at.elapsed());
+            send(&answers, bytes).await;
+            drop(held);
+        });
+    }
+
+    async fn answer(&self, bytes: Bytes) {
+        send(&self.answers, bytes).await;
+    }
+}
+
+enum Routed {
+    Answer(Bytes),
+    Call(Call),
+}
+
+/// Hands an answer to the writer; a writer that is gone needs none.
+async fn send(answers: &mpsc::Sender<Bytes>, bytes: Bytes) {
+    if answers.send(bytes).await.is_err() {
+        tracing::trace!("an answer came after its connection");
+    }
+}
+
+fn panicked(api: ApiKey, request_id: i32) -> Bytes {
+    tracing::error!(api = api.name(), "a request hit a broken invariant");
+    frame::encode_error(
+        request_id,
+        ErrorCode::UnknownServerError,
+        "internal error, see the log",
+    )
+}
+
+/// Sends answers in the order they are done until nobody can send more.
+async fn write_answers(
+    mut stream: OwnedWriteHalf,
+    mut outgoing: mpsc::Receiver<Bytes>,
+    closed: CancellationToken,
+) {
+    while let Some(answer) = outgoing.recv().await {
+        match timeout(WRITE_DEADLINE, stream.write_all(&answer)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) | Err(_) => {
+                closed.cancel();
+                return;
+            }
+        }
+    }
+    // The peer may be gone; there is nobody to tell.
+    let _gone = stream.shutdown().await;
+}

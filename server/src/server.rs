@@ -1,0 +1,494 @@
+//! Puts the parts together, starts them, and stops them in order.
+
+mod nodes;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use object_store::ObjectStore;
+use object_store::path::Path as ObjectPath;
+use prometheus_client::registry::Registry;
+use tokio_util::sync::DropGuard;
+use weir_catalog::Catalog;
+use weir_catalog::catalog::{DEFAULT_DATABASE, IfExists};
+use weir_catalog::clock::{Clock, SystemClock};
+use weir_catalog::ddl::Rules;
+use weir_catalog::lake::PaimonCatalog;
+use weir_catalog::leader::{self, Leadership};
+use weir_catalog::offsets_files::OffsetsFiles;
+use weir_catalog::store::{Fence, MetadataStore, Session};
+use weir_lake_format::store::probe_writable;
+use weir_protocol::descriptor::DatabaseDescriptor;
+
+use crate::api::{Role, Service, sentence};
+use crate::cluster::MetadataCache;
+use crate::config::{FlushPolicy, ServerConfig};
+use crate::coordinator::{self, Coordinator, Leaders, Rounds, RoundsParts};
+use crate::data_dir::DataDir;
+use crate::error::Error;
+use crate::log::{self, FileSystem, Flusher, LogOptions};
+use crate::meta_store::RocksMetadataStore;
+use crate::metrics::Metrics;
+use crate::net::{self, Admission, Shared};
+use crate::peer::{Call, Peer};
+use crate::reads::Reads;
+use crate::shutdown::Shutdown;
+use crate::tablet::{self, TabletServer};
+
+use nodes::Nodes;
+
+/// How long requests that are running at a stop may take.
+const DRAIN_REQUESTS: Duration = Duration::from_secs(15);
+/// How long the server's own tasks may take to stop.
+const DRAIN_TASKS: Duration = Duration::from_secs(15);
+/// Threads that sync logs, per tablet server.
+const FLUSH_THREADS: usize = 2;
+/// The longest wait for the lake's root at a start.
+const PROBE_DEADLINE: Duration = Duration::from_secs(30);
+/// In-process sessions end with their owner; this is for stores elsewhere.
+const SESSION_TTL: Duration = Duration::from_secs(30);
+
+/// What a server gets besides its configuration.
+#[derive(Clone, Debug)]
+pub struct Components {
+    /// Wall time.
+    pub clock: Arc<dyn Clock>,
+    /// Where metadata is kept. Default: RocksDB in the data directory.
+    pub store: Option<Arc<dyn MetadataStore>>,
+}
+
+impl Default for Components {
+    fn default() -> Self {
+        Self {
+            clock: Arc::new(SystemClock),
+            store: None,
+        }
+    }
+}
+
+/// An embedded server: one coordinator and its tablet servers.
+#[derive(Debug)]
+pub struct Server;
+
+/// A server that serves. Stop it with [`RunningServer::shutdown`]; dropping it leaves a log to be
+/// recovered at the next start.
+#[derive(Debug)]
+pub struct RunningServer {
+    nodes: Nodes,
+    warehouse: String,
+    registry: Arc<Registry>,
+    /// Connections and their requests.
+    front: Shutdown,
+    /// The server's own tasks.
+    back: Shutdown,
+    tablets: Vec<Arc<TabletServer>>,
+    flushers: Vec<Flusher>,
+    store: Arc<dyn MetadataStore>,
+    rocks: Option<RocksMetadataStore>,
+    session: Session,
+    data_dir: DataDir,
+    /// Tell the tasks to end if this is dropped without a stop.
+    _ends: [DropGuard; 2],
+}
+
+impl Server {
+    /// Starts a server; it serves when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Config`], [`Error::PortInUse`], [`Error::Locked`], [`Error::NewerFormat`],
+    /// [`Error::Disk`], [`Error::Warehouse`], or the metadata cannot be read.
+    pub async fn start(
+        config: ServerConfig,
+        components: Components,
+    ) -> Result<RunningServer, Error> {
+        config.validate()?;
+        let config = Arc::new(config);
+        let ground = Ground::prepare(Arc::clone(&config), components).await?;
+        let listeners = nodes::Listeners::bind(&config).await?;
+        ground.build(listeners).await
+    }
+}
+
+/// What must be there before anything runs.
+struct Ground {
+    config: Arc<ServerConfig>,
+    clock: Arc<dyn Clock>,
+    data_dir: DataDir,
+    offsets_files: OffsetsFiles,
+    lake: (Arc<dyn ObjectStore>, ObjectPath),
+    warehouse: String,
+    store: Arc<dyn MetadataStore>,
+    rocks: Option<RocksMetadataStore>,
+    registry: Registry,
+    metrics: Arc<Metrics>,
+}
+
+impl Ground {
+    async fn prepare(config: Arc<ServerConfig>, components: Components) -> Result<Self, Error> {
+        let dir = config.data_dir.clone();
+        let data_dir = tokio::task::spawn_blocking(move || DataDir::open(&dir)).await??;
+        let offsets_files = open_remote(&config.remote_url()).await?;
+        let warehouse = config.warehouse_url();
+        let lake = open_lake(&warehouse).await?;
+        let (store, rocks) = match components.store {
+            Some(store) => (store, None),
+            None => {
+                let rocks = open_store(&data_dir).await?;
+                (
+                    Arc::new(rocks.clone()) as Arc<dyn MetadataStore>,
+                    Some(rocks),
+                )
+            }
+        };
+        let mut registry = Registry::default();
+        let metrics = Arc::new(Metrics::new(&mut registry));
+        let clock = components.clock;
+        Ok(Self {
+            config,
+            clock,
+            data_dir,
+            offsets_files,
+            lake,
+            warehouse,
+            store,
+            rocks,
+            registry,
+            metrics,
+        })
+    }
+
+    async fn build(self, listeners: nodes::Listeners) -> Result<RunningServer, Error> {
+        let (front, back) = (Shutdown::new(), Shutdown::new());
+        let Leadership { epoch, fence } = leader::take_over(&*self.store).await?;
+        let session = self
+            .store
+            .open_session(SESSION_TTL)
+            .await
+            .map_err(|source| weir_catalog::Error::Store {
+                what: "session".into(),
+                source,
+            })?;
+        let nodes = listeners.nodes();
+        let catalog = self.catalog(fence.clone());
+        let settings = nodes.settings(&self.config, &self.warehouse);
+        let reads = Arc::new(Reads::new(
+            catalog.clone(),
+            self.warehouse.clone(),
+            settings,
+        ));
+        let running = self.start_tablets(&nodes, &reads, &back)?;
+        let cache = Arc::new(MetadataCache::default());
+        let leaders = Leaders::new(
+            catalog.clone(),
+            Arc::clone(&cache),
+            running.peers,
+            epoch.0,
+            back.clone(),
+        );
+        leaders.broadcast(nodes.update(epoch.0)).await;
+        let rounds = Rounds::start(RoundsParts {
+            catalog: catalog.clone(),
+            coordinator_epoch: epoch.0,
+            session: session.id(),
+            config: self.config.tiering.clone(),
+            metrics: Arc::clone(&self.metrics),
+            shutdown: back.clone(),
+        });
+        let coordinator = Coordinator::new(coordinator::Parts {
+            catalog,
+            fence,
+            reads: Arc::clone(&reads),
+            offsets_files: self.offsets_files.clone(),
+            leaders,
+            rounds,
+            cache: Arc::clone(&cache),
+            clock: Arc::clone(&self.clock),
+            config: Arc::clone(&self.config),
+            metrics: Arc::clone(&self.metrics),
+            shutdown: back.clone(),
+            servers: nodes.servers(),
+        });
+        coordinator
+            .create_database(
+                DEFAULT_DATABASE,
+                &DatabaseDescriptor::default(),
+                IfExists::Ignore,
+            )
+            .await?;
+        let limit = Duration::from_millis(self.config.start_timeout_ms);
+        coordinator.bring_up(running.log_dirs, limit).await?;
+        back.spawn(Arc::clone(&coordinator).auto_partition_loop());
+        back.spawn(Arc::clone(&coordinator).discard_loop());
+        self.open_doors(listeners, coordinator, &running.tablets, &reads, &front);
+        let ends = [
+            front.token().clone().drop_guard(),
+            back.token().clone().drop_guard(),
+        ];
+        Ok(RunningServer {
+            _ends: ends,
+            nodes,
+            warehouse: self.warehouse,
+            registry: Arc::new(self.registry),
+            front,
+            back,
+            tablets: running.tablets,
+            flushers: running.flushers,
+            store: self.store,
+            rocks: self.rocks,
+            session,
+            data_dir: self.data_dir,
+        })
+    }
+
+    /// The catalog that this process may change until another takes over.
+    fn catalog(&self, fence: Fence) -> Catalog {
+        let (store, root) = &self.lake;
+        let clock = Arc::clone(&self.clock);
+        let lake = PaimonCatalog::new(Arc::clone(store), root.clone(), Arc::clone(&clock));
+        Catalog::new(Arc::clone(&self.store), clock)
+            .with_lake(Arc::new(lake))
+            .with_offsets_files(self.offsets_files.clone())
+            .with_fence(fence)
+            .with_rules(Rules {
+                default_bucket_count: self.config.default_bucket_number,
+                max_bucket_count: self.config.max_bucket_number,
+                max_partition_count: usize::try_from(self.config.max_partition_number).unwrap_or(1),
+                ..Rules::default()
+            })
+    }
+
+    fn start_tablets(
+        &self,
+        nodes: &Nodes,
+        reads: &Arc<Reads>,
+        back: &Shutdown,
+    ) -> Result<Tablets, Error> {
+        let mut tablets = Tablets::default();
+        for id in nodes.servers() {
+            let flusher = self.flusher()?;
+            let log_dir = self.data_dir.folder(&format!("tablet-{id}"))?.join("log");
+            crate::data_dir::make_folder(&log_dir)?;
+            let server = TabletServer::new(tablet::Parts {
+                id,
+                log_dir: log_dir.clone(),
+                log_config: self.config.log.clone(),
+                log_options: self.log_options(&flusher),
+                limits: self.config.limits.clone(),
+                reads: Arc::clone(reads),
+                clock: Arc::clone(&self.clock),
+                metrics: Arc::clone(&self.metrics),
+                shutdown: back.clone(),
+            });
+            let (peer, calls): (Peer, tokio::sync::mpsc::Receiver<Call>) = Peer::new(id);
+            back.spawn(Arc::clone(&server).run(calls));
+            back.spawn(Arc::clone(&server).retention_loop());
+            tablets.peers.push(peer);
+            tablets.tablets.push(server);
+            tablets.flushers.push(flusher);
+            tablets.log_dirs.push(log_dir);
+        }
+        Ok(tablets)
+    }
+
+    fn flusher(&self) -> Result<Flusher, Error> {
+        let policy = match self.config.log.flush {
+            FlushPolicy::Always => log::FlushPolicy::Always,
+            FlushPolicy::Interval(ms) => log::FlushPolicy::Interval(Duration::from_millis(ms)),
+            FlushPolicy::Os => log::FlushPolicy::Os,
+        };
+        Flusher::start(policy, FLUSH_THREADS).map_err(|source| Error::Disk {
+            path: self.data_dir.path().to_owned(),
+            source,
+        })
+    }
+
+    fn log_options(&self, flusher: &Flusher) -> LogOptions {
+        let config = log::LogConfig {
+            segment_bytes: self.config.log.segment_bytes,
+            writer_expiry_ms: i64::try_from(self.config.log.writer_expiry_ms).unwrap_or(i64::MAX),
+            ..log::LogConfig::default()
+        };
+        LogOptions {
+            disk: Arc::new(FileSystem),
+            config,
+            flusher: Some(flusher.handle()),
+        }
+    }
+
+    fn open_doors(
+        &self,
+        listeners: nodes::Listeners,
+        coordinator: Arc<Coordinator>,
+        tablets: &[Arc<TabletServer>],
+        reads: &Arc<Reads>,
+        front: &Shutdown,
+    ) {
+        let shared = Arc::new(Shared {
+            admission: Admission::new(&self.config.limits),
+            limits: self.config.limits.clone(),
+            sasl: self.config.sasl.clone(),
+            metrics: Arc::clone(&self.metrics),
+            shutdown: front.clone(),
+        });
+        let door = |listener, role, cache: &Arc<MetadataCache>| {
+            let (reads, cache) = (Arc::clone(reads), Arc::clone(cache));
+            let service = Arc::new(Service { role, reads, cache });
+            front.spawn(net::accept_loop(listener, service, Arc::clone(&shared)));
+        };
+        let cache = Arc::clone(&coordinator.parts.cache);
+        door(
+            listeners.coordinator,
+            Role::Coordinator(coordinator),
+            &cache,
+        );
+        for (listener, tablet) in listeners.tablets.into_iter().zip(tablets) {
+            door(listener, Role::Tablet(Arc::clone(tablet)), &tablet.cache);
+        }
+    }
+}
+
+/// Metadata in RocksDB.
+async fn open_store(data_dir: &DataDir) -> Result<RocksMetadataStore, Error> {
+    let path = data_dir.path().join("meta");
+    let open = move || RocksMetadataStore::open(&path);
+    Ok(tokio::task::spawn_blocking(open).await??)
+}
+
+/// Opens the lake's root and checks that files can be made in it.
+async fn open_lake(url: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath), Error> {
+    let failed = |error: weir_lake_format::Error| Error::Warehouse {
+        url: url.to_owned(),
+        reason: sentence(&error),
+    };
+    let (store, root) = open(url).await?.map_err(failed)?;
+    let probe = probe_writable(&*store, &root, "server");
+    match tokio::time::timeout(PROBE_DEADLINE, probe).await {
+        Ok(result) => result.map_err(failed)?,
+        Err(_) => {
+            let reason = "it does not answer".to_owned();
+            return Err(Error::Warehouse {
+                url: url.to_owned(),
+                reason,
+            });
+        }
+    }
+    Ok((store, root))
+}
+
+/// Opens the folder of offsets files, named by a `file:` URI.
+async fn open_remote(path: &str) -> Result<OffsetsFiles, Error> {
+    let failed = |error: weir_lake_format::Error| Error::Remote {
+        path: path.to_owned(),
+        reason: sentence(&error),
+    };
+    let (store, root) = open(path).await?.map_err(failed)?;
+    probe_writable(&*store, &root, "server")
+        .await
+        .map_err(failed)?;
+    let uri = match path.split_once("://") {
+        Some(("file", _)) | None => {
+            let local = path.strip_prefix("file://").unwrap_or(path);
+            let absolute = std::path::absolute(local).map_err(|source| Error::Disk {
+                path: local.into(),
+                source,
+            })?;
+            format!("file:{}", absolute.display())
+        }
+        Some(_) => path.to_owned(),
+    };
+    Ok(OffsetsFiles::new(store, root, uri))
+}
+
+type Opened = weir_lake_format::Result<(Arc<dyn ObjectStore>, ObjectPath)>;
+
+/// Opening a folder blocks.
+async fn open(url: &str) -> Result<Opened, Error> {
+    let url = url.to_owned();
+    let open = move || weir_lake_format::open_warehouse(&url, &BTreeMap::new());
+    Ok(tokio::task::spawn_blocking(open).await?)
+}
+
+#[derive(Default)]
+struct Tablets {
+    tablets: Vec<Arc<TabletServer>>,
+    peers: Vec<Peer>,
+    flushers: Vec<Flusher>,
+    log_dirs: Vec<PathBuf>,
+}
+
+impl RunningServer {
+    /// `HOST:PORT` of the coordinator, as clients are told: where they connect first.
+    pub fn addr(&self) -> String {
+        self.nodes.coordinator.to_string()
+    }
+
+    /// `HOST:PORT` of each tablet server.
+    pub fn tablet_addrs(&self) -> Vec<String> {
+        self.nodes.tablets.iter().map(ToString::to_string).collect()
+    }
+
+    /// The lake's root: a folder or a URL.
+    pub fn warehouse(&self) -> &str {
+        &self.warehouse
+    }
+
+    /// All metrics of this server.
+    pub fn metrics(&self) -> Arc<Registry> {
+        Arc::clone(&self.registry)
+    }
+
+    /// Whether every known bucket has a ready leader, as the first tablet server was told.
+    pub fn is_ready(&self) -> bool {
+        self.tablets.iter().all(|tablet| {
+            let (ready, known) = tablet.cache.leader_counts();
+            ready == known
+        })
+    }
+
+    /// Ends with the reason once the server can't go on: a write of metadata failed, and what is on
+    /// disk is unknown. The process is to end then, and recovers at its next start. Cancel-safe.
+    pub async fn failed(&self) -> String {
+        match &self.rocks {
+            Some(rocks) => rocks.failed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Stops: no new requests, then the running ones end, then tasks, then logs are flushed and
+    /// closed. Each step is bounded; a step that takes too long is logged and the next one begins.
+    pub async fn shutdown(self) {
+        self.front.begin();
+        if !self.front.drained(DRAIN_REQUESTS).await {
+            tracing::warn!("some requests did not end in time");
+        }
+        self.back.begin();
+        if !self.back.drained(DRAIN_TASKS).await {
+            tracing::warn!("some tasks did not end in time");
+        }
+        for tablet in &self.tablets {
+            tablet.close().await;
+        }
+        if let Err(error) = self.store.close_session(self.session.id()).await {
+            tracing::warn!(%error, "the session was not closed");
+        }
+        let flushers = self.flushers;
+        // Joins threads.
+        if tokio::task::spawn_blocking(move || drop(flushers))
+            .await
+            .is_err()
+        {
+            tracing::error!("the log flushers did not end");
+        }
+        drop(self.store);
+        // Closing joins the writer.
+        let closed =
+            tokio::task::spawn_blocking(move || self.rocks.inspect(RocksMetadataStore::close));
+        if closed.await.is_err() {
+            tracing::error!("the metadata store was not closed");
+        }
+        drop(self.data_dir);
+        tracing::info!("stopped");
+    }
+}

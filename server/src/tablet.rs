@@ -1,0 +1,163 @@
+//! A tablet server: leads buckets, appends to their logs and reads from them.
+
+mod append;
+mod fetch;
+mod limit_scan;
+mod offsets;
+mod replica;
+mod retention;
+mod routing;
+mod table_info;
+mod transitions;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, Semaphore, mpsc};
+use weir_catalog::clock::Clock;
+use weir_protocol::ids::{ServerId, TableBucket, TableId};
+
+pub(crate) use append::{Append, Appending};
+pub(crate) use fetch::{Columns, FetchBucket, FetchRequest, Fetched};
+pub(crate) use offsets::OffsetSpec;
+use replica::Epochs;
+pub(crate) use replica::Replica;
+pub(crate) use table_info::TableInfo;
+
+use crate::cluster::MetadataCache;
+use crate::config::{LimitsConfig, LogConfig};
+use crate::error::Error;
+use crate::log::LogOptions;
+use crate::metrics::Metrics;
+use crate::peer;
+use crate::reads::Reads;
+use crate::shutdown::Shutdown;
+
+/// How many writer ids are taken from the store at a time.
+const WRITER_ID_BLOCK: u32 = 1000;
+
+/// What a tablet server is made of.
+pub(crate) struct Parts {
+    pub(crate) id: ServerId,
+    pub(crate) log_dir: PathBuf,
+    pub(crate) log_config: LogConfig,
+    pub(crate) log_options: LogOptions,
+    pub(crate) limits: LimitsConfig,
+    pub(crate) reads: Arc<Reads>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) shutdown: Shutdown,
+}
+
+/// One tablet server of this process.
+pub(crate) struct TabletServer {
+    pub(crate) parts: Parts,
+    /// What the coordinator told this server.
+    pub(crate) cache: Arc<MetadataCache>,
+    replicas: RwLock<HashMap<TableBucket, Slot>>,
+    tables: Mutex<HashMap<TableId, Arc<TableInfo>>>,
+    /// Writer ids taken and not yet handed out.
+    writer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
+    recovery: Arc<Semaphore>,
+    /// Wakes those who wait for a bucket to come or go.
+    changed: Notify,
+}
+
+/// A bucket on this server.
+#[derive(Clone)]
+enum Slot {
+    /// Its log is being opened under this leader epoch.
+    Opening(Epochs),
+    /// Ready.
+    Leader(Arc<Replica>),
+    /// Its log could not be opened.
+    Broken(Epochs),
+}
+
+impl TabletServer {
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let recovery = Arc::new(Semaphore::new(parts.log_config.recovery_threads));
+        Arc::new(Self {
+            parts,
+            cache: Arc::default(),
+            replicas: RwLock::default(),
+            tables: Mutex::default(),
+            writer_ids: tokio::sync::Mutex::new(0..0),
+            recovery,
+            changed: Notify::new(),
+        })
+    }
+
+    /// Works off the coordinator's calls, in their order, until the shutdown begins.
+    pub(crate) async fn run(self: Arc<Self>, mut calls: mpsc::Receiver<peer::Call>) {
+        loop {
+            let call = tokio::select! {
+                biased;
+                () = self.parts.shutdown.begun() => return,
+                call = calls.recv() => call,
+            };
+            match call {
+                Some(call) => self.take_call(call).await,
+                None => return,
+            }
+        }
+    }
+
+    async fn take_call(self: &Arc<Self>, call: peer::Call) {
+        match call {
+            peer::Call::NotifyLeaderAndIsr(request, acks) => {
+                self.become_leader(request, acks).await
+            }
+            peer::Call::UpdateMetadata(request, answer) => {
+                let result = self.cache.apply(&request);
+                self.refresh_tables(&request).await;
+                // Whoever asked may have given up.
+                let _gone = answer.send(result);
+            }
+            peer::Call::StopReplica(request, answer) => {
+                // One that is being opened is waited for: not in the way of other calls.
+                let server = Arc::clone(self);
+                self.parts.shutdown.spawn(async move {
+                    let _gone = answer.send(server.stop_replicas(request).await);
+                });
+            }
+            peer::Call::NotifyLakeTableOffset(request, answer) => {
+                let _gone = answer.send(self.take_lake_progress(&request));
+            }
+            peer::Call::ListOffsets(request, answer) => {
+                let _gone = answer.send(Ok(self.log_ends(&request)));
+            }
+        }
+    }
+
+    /// A writer id that no other writer of the cluster ever gets.
+    pub(crate) async fn new_writer_id(&self) -> Result<i64, Error> {
+        let mut block = self.writer_ids.lock().await;
+        if block.is_empty() {
+            *block = self.parts.reads.take_writer_ids(WRITER_ID_BLOCK).await?;
+        }
+        let id = block.start;
+        block.start += 1;
+        Ok(id)
+    }
+
+    /// The buckets that this server leads and has ready.
+    pub(crate) fn leaders(&self) -> Vec<Arc<Replica>> {
+        let replicas = self.replicas.read();
+        let ready = |slot: &Slot| match slot {
+            Slot::Leader(replica) => Some(Arc::clone(replica)),
+            Slot::Opening(_) | Slot::Broken(_) => None,
+        };
+        replicas.values().filter_map(ready).collect()
+    }
+}
+
+impl std::fmt::Debug for TabletServer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TabletServer")
+            .field("id", &self.parts.id)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,301 @@
+//! Reads of many buckets at once, waiting for data if there is not enough.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::time::{Instant, timeout_at};
+use weir_protocol::error_code::ErrorCode;
+use weir_protocol::ids::{LogOffset, SchemaId, TableBucket, TableId};
+use weir_protocol::record::{LogBatch, arrow};
+
+use super::{Replica, TabletServer};
+use crate::error::Error;
+
+/// Asks for the log from its first offset that is held.
+const EARLIEST: i64 = -2;
+
+/// Which columns of a table's batches are wanted.
+#[derive(Clone, Debug)]
+pub(crate) enum Columns {
+    All,
+    /// Indexes into the table's columns, rising.
+    Some(Arc<[i32]>),
+}
+
+/// One bucket of a fetch.
+#[derive(Clone, Debug)]
+pub(crate) struct FetchBucket {
+    pub(crate) bucket: TableBucket,
+    pub(crate) offset: i64,
+    pub(crate) max_bytes: usize,
+    pub(crate) routing_bucket_count: Option<i32>,
+    pub(crate) columns: Columns,
+}
+
+/// A whole fetch.
+#[derive(Debug)]
+pub(crate) struct FetchRequest {
+    pub(crate) buckets: Vec<FetchBucket>,
+    pub(crate) max_bytes: usize,
+    /// Fewer bytes than this are worth waiting for more; `None` never waits.
+    pub(crate) min_bytes: Option<usize>,
+    pub(crate) max_wait: Duration,
+}
+
+/// What a bucket gave.
+#[derive(Debug)]
+pub(crate) struct Fetched {
+    /// Whole batches; the first contains the offset asked for.
+    pub(crate) records: Bytes,
+    pub(crate) high_watermark: LogOffset,
+}
+
+impl TabletServer {
+    /// Reads all buckets, in the order given.
+    ///
+    /// Returns once there are `min_bytes`, or a bucket failed in a way that waiting does not heal, or
+    /// `max_wait` has passed. Cancel-safe: it changes nothing.
+    pub(crate) async fn fetch(
+        self: &Arc<Self>,
+        request: FetchRequest,
+    ) -> Result<Vec<Result<Fetched, Error>>, Error> {
+        let deadline = Instant::now() + request.max_wait;
+        let request = Arc::new(request);
+        let mut schemas = BTreeMap::new();
+        loop {
+            let mut changes = self.high_watermarks(&request);
+            self.load_schemas(&request, &mut schemas).await;
+            let (server, asked) = (Arc::clone(self), Arc::clone(&request));
+            let known = schemas.clone();
+            let read = tokio::task::spawn_blocking(move || server.read_all(&asked, &known)).await?;
+            if is_enough(&request, &read) {
+                return Ok(self.counted(read));
+            }
+            let changed = async {
+                if changes.next().await.is_none() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let stopping = self.parts.shutdown.begun();
+            let woken = tokio::select! {
+                woken = timeout_at(deadline, changed) => woken.is_ok(),
+                () = stopping => false,
+            };
+            if !woken {
+                return Ok(self.counted(read));
+            }
+        }
+    }
+
+    /// Futures that end when the high watermark of a bucket moves.
+    fn high_watermarks(
+        &self,
+        request: &FetchRequest,
+    ) -> FuturesUnordered<impl Future<Output = ()> + use<>> {
+        let leader = |asked: &FetchBucket| {
+            let replica = self
+                .leader_for(asked.bucket, asked.routing_bucket_count)
+                .ok()?;
+            let mut moved = replica.watch();
+            Some(async move {
+                // A log that is closed meanwhile is seen by the next read.
+                let _stopped = moved.changed().await;
+            })
+        };
+        request.buckets.iter().filter_map(leader).collect()
+    }
+
+    fn read_all(&self, request: &FetchRequest, schemas: &Schemas) -> Vec<Result<Fetched, Error>> {
+        let mut left = request.max_bytes;
+        let mut results = Vec::with_capacity(request.buckets.len());
+        for asked in &request.buckets {
+            // At least one batch is returned, however large, as long as there is anything left.
+            let max_bytes = if left == 0 {
+                0
+            } else {
+                asked.max_bytes.min(left).max(1)
+            };
+            let result = self.read_one(asked, max_bytes, schemas);
+            if let Ok(fetched) = &result {
+                left = left.saturating_sub(fetched.records.len());
+            }
+            results.push(result);
+        }
+        results
+    }
+
+    fn read_one(
+        &self,
+        asked: &FetchBucket,
+        max_bytes: usize,
+        schemas: &Schemas,
+    ) -> Result<Fetched, Error> {
+        let bucket = asked.bucket;
+        let replica = self.leader_for(bucket, asked.routing_bucket_count)?;
+        let high_watermark = replica.high_watermark();
+        let start = replica.start_offset();
+        let from = if asked.offset == EARLIEST {
+            start
+        } else {
+            LogOffset(asked.offset)
+        };
+        let end = replica.end_offset();
+        if from < start || from > end {
+            return Err(Error::OffsetOutOfRange {
+                bucket,
+                offset: from,
+                start,
+                end,
+            });
+        }
+        if let Columns::Some(fields) = &asked.columns {
+            check_projection(&replica, fields)?;
+        }
+        if from >= high_watermark || max_bytes == 0 {
+            return Ok(Fetched {
+                records: Bytes::new(),
+                high_watermark,
+            });
+        }
+        let read = replica.read(from, max_bytes, high_watermark)?;
+        let records = match &asked.columns {
+            Columns::All => read.batches,
+            Columns::Some(fields) => project(&replica, read.batches, fields, schemas)?,
+        };
+        Ok(Fetched {
+            records,
+            high_watermark,
+        })
+    }
+
+    /// All schemas of the tables whose columns are chosen; one that is new is looked up.
+    async fn load_schemas(&self, request: &FetchRequest, schemas: &mut Schemas) {
+        for asked in &request.buckets {
+            let Columns::Some(_) = asked.columns else {
+                continue;
+            };
+            let Ok(replica) = self.leader_for(asked.bucket, asked.routing_bucket_count) else {
+                continue;
+            };
+            let table = asked.bucket.table;
+            for id in 1..=replica.table.latest_schema().0 {
+                let key = (table, SchemaId(id));
+                if schemas.contains_key(&key) {
+                    continue;
+                }
+                match replica
+                    .table
+                    .arrow_schema(&self.parts.reads, SchemaId(id))
+                    .await
+                {
+                    Ok(schema) => {
+                        schemas.insert(key, schema);
+                    }
+                    Err(error) => tracing::warn!(%table, id, %error, "cannot load a schema"),
+                }
+            }
+        }
+    }
+
+    fn counted(&self, read: Vec<Result<Fetched, Error>>) -> Vec<Result<Fetched, Error>> {
+        let bytes: usize = read
+            .iter()
+            .flatten()
+            .map(|fetched| fetched.records.len())
+            .sum();
+        self.parts
+            .metrics
+            .fetched_bytes
+            .inc_by(u64::try_from(bytes).unwrap_or(0));
+        read
+    }
+}
+
+type Schemas = BTreeMap<(TableId, SchemaId), ::arrow::datatypes::SchemaRef>;
+
+/// Whether an answer is due now. Errors that a metadata refresh heals do not end a wait for others.
+fn is_enough(request: &FetchRequest, read: &[Result<Fetched, Error>]) -> bool {
+    let Some(min_bytes) = request.min_bytes else {
+        return true;
+    };
+    let final_error = |error: &Error| {
+        let code = ErrorCode::from(error);
+        !matches!(
+            code,
+            ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTableOrBucket
+        )
+    };
+    let bytes: usize = read
+        .iter()
+        .flatten()
+        .map(|fetched| fetched.records.len())
+        .sum();
+    let nobody = !read.iter().any(Result::is_ok);
+    let failed = read
+        .iter()
+        .filter_map(|one| one.as_ref().err())
+        .any(final_error);
+    bytes >= min_bytes || failed || (nobody && read.is_empty())
+}
+
+fn check_projection(replica: &Replica, fields: &[i32]) -> Result<(), Error> {
+    let refuse = |reason: &str| Error::InvalidProjection {
+        table: replica.bucket.table,
+        fields: fields.to_vec(),
+        reason: reason.to_owned(),
+    };
+    if !replica.table.is_arrow() {
+        return Err(refuse("the table's log format is not ARROW"));
+    }
+    if fields.is_empty() {
+        return Err(refuse("no column is chosen"));
+    }
+    if fields.iter().any(|field| *field < 0) {
+        return Err(refuse("an index is negative"));
+    }
+    if fields.windows(2).any(|pair| pair.first() >= pair.get(1)) {
+        return Err(refuse("the indexes do not rise"));
+    }
+    Ok(())
+}
+
+fn project(
+    replica: &Replica,
+    records: Bytes,
+    fields: &[i32],
+    schemas: &Schemas,
+) -> Result<Bytes, Error> {
+    let table = replica.bucket.table;
+    let bucket = replica.bucket;
+    let refuse = |reason: String| Error::InvalidProjection {
+        table,
+        fields: fields.to_vec(),
+        reason,
+    };
+    let chosen: Vec<usize> = fields
+        .iter()
+        .filter_map(|field| usize::try_from(*field).ok())
+        .collect();
+    let mut rest = records;
+    let mut projected = bytes::BytesMut::new();
+    while !rest.is_empty() {
+        let batch = LogBatch::parse(&mut rest)?;
+        let id = batch.header.schema_id;
+        let latest = replica.table.latest_schema();
+        let schema = schemas.get(&(table, id)).ok_or(Error::UnknownSchema {
+            bucket,
+            schema: id.0,
+            latest,
+        })?;
+        let one = arrow::project(&batch, schema, &chosen).map_err(|error| match error {
+            weir_protocol::Error::Projection { .. } => refuse(error.to_string()),
+            other => Error::Protocol(other),
+        })?;
+        projected.extend_from_slice(&one);
+    }
+    Ok(projected.freeze())
+}

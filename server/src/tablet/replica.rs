@@ -1,0 +1,158 @@
+//! A bucket that this server leads.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
+
+use super::TableInfo;
+use crate::error::Error;
+use crate::log::{Appended, Batches, Flushed, Log, ReadBatches};
+
+/// Nothing of the bucket is known to be in the lake.
+const NOT_IN_LAKE: i64 = -1;
+
+/// A bucket that this server leads, ready for requests. Its routing count is known from the start.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    pub(crate) bucket: TableBucket,
+    pub(crate) path: PhysicalTablePath,
+    pub(crate) bucket_count: TotalBuckets,
+    /// How often the table's count had changed when this bucket was activated.
+    pub(crate) bucket_count_epoch: i64,
+    pub(crate) table: Arc<TableInfo>,
+    epochs: Mutex<Epochs>,
+    log: Arc<Log>,
+    max_batch_bytes: usize,
+    lake_end: AtomicI64,
+}
+
+/// Versions of the bucket's leader and of its replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Epochs {
+    pub(crate) leader: i32,
+    pub(crate) bucket: i32,
+}
+
+/// What a replica is made of.
+pub(crate) struct ReplicaParts {
+    pub(crate) bucket: TableBucket,
+    pub(crate) path: PhysicalTablePath,
+    pub(crate) bucket_count: TotalBuckets,
+    pub(crate) bucket_count_epoch: i64,
+    pub(crate) table: Arc<TableInfo>,
+    pub(crate) epochs: Epochs,
+}
+
+impl Replica {
+    pub(crate) fn new(parts: ReplicaParts, log: Arc<Log>, max_batch_bytes: usize) -> Self {
+        Self {
+            bucket: parts.bucket,
+            path: parts.path,
+            bucket_count: parts.bucket_count,
+            bucket_count_epoch: parts.bucket_count_epoch,
+            table: parts.table,
+            epochs: Mutex::new(parts.epochs),
+            log,
+            max_batch_bytes,
+            lake_end: AtomicI64::new(NOT_IN_LAKE),
+        }
+    }
+
+    pub(crate) fn epochs(&self) -> Epochs {
+        *self.epochs.lock()
+    }
+
+    /// Takes over a newer version of the leader or the replicas; the log stays as it is.
+    pub(crate) fn set_epochs(&self, epochs: Epochs) {
+        *self.epochs.lock() = epochs;
+    }
+
+    /// Appends whole batches. Blocks.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSchema`], and those of the log, which is as before then.
+    pub(crate) fn append(&self, records: Bytes, now_ms: i64) -> Result<(Appended, u64), Error> {
+        let batches = Batches::check(self.bucket, records, self.max_batch_bytes)?;
+        let latest = self.table.latest_schema();
+        let unknown = |schema: i32| schema < 1 || schema > latest.0;
+        let found = batches
+            .headers
+            .iter()
+            .map(|header| header.schema_id.0)
+            .find(|id| unknown(*id));
+        if let Some(schema) = found {
+            return Err(Error::UnknownSchema {
+                bucket: self.bucket,
+                schema,
+                latest,
+            });
+        }
+        let rows = batches.record_count();
+        Ok((self.log.append(&batches, now_ms)?, rows))
+    }
+
+    /// Whole batches from the one that contains `from`, none beyond `upto`. Blocks.
+    pub(crate) fn read(
+        &self,
+        from: LogOffset,
+        max_bytes: usize,
+        upto: LogOffset,
+    ) -> Result<ReadBatches, Error> {
+        Ok(self.log.read(from, max_bytes, upto)?)
+    }
+
+    /// The offset after the last record that clients may read: all before it is flushed.
+    pub(crate) fn high_watermark(&self) -> LogOffset {
+        self.log.flushed_end()
+    }
+
+    /// The first offset that is held.
+    pub(crate) fn start_offset(&self) -> LogOffset {
+        self.log.log_start()
+    }
+
+    /// The offset that the next record gets.
+    pub(crate) fn end_offset(&self) -> LogOffset {
+        self.log.log_end()
+    }
+
+    /// Rows that clients can read.
+    pub(crate) fn row_count(&self) -> i64 {
+        (self.high_watermark().0 - self.start_offset().0).max(0)
+    }
+
+    /// Ends once the high watermark has reached `offset`.
+    pub(crate) async fn reached(&self, offset: LogOffset) -> Result<(), Error> {
+        Ok(self.log.wait_flushed(offset).await?)
+    }
+
+    /// Tells when the high watermark moves.
+    pub(crate) fn watch(&self) -> watch::Receiver<Flushed> {
+        self.log.subscribe_flushed()
+    }
+
+    /// The first offset committed at or after `timestamp_ms`. Blocks.
+    pub(crate) fn offset_at(&self, timestamp_ms: i64) -> Result<Option<LogOffset>, Error> {
+        Ok(self.log.offset_for_time(timestamp_ms)?)
+    }
+
+    /// The offset after the last row that is in the lake, if any is known to be.
+    pub(crate) fn lake_end(&self) -> Option<LogOffset> {
+        Some(self.lake_end.load(Ordering::Acquire))
+            .filter(|end| *end >= 0)
+            .map(LogOffset)
+    }
+
+    /// Takes over lake progress, which only rises.
+    pub(crate) fn raise_lake_end(&self, end: LogOffset) {
+        self.lake_end.fetch_max(end.0, Ordering::AcqRel);
+    }
+
+    pub(crate) fn log(&self) -> &Arc<Log> {
+        &self.log
+    }
+}

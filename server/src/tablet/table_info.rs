@@ -1,0 +1,112 @@
+//! What a tablet server needs to know of a table: its schemas, its log format, its retention.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use parking_lot::{Mutex, RwLock};
+use weir_protocol::ids::{SchemaId, TableId, TablePath};
+use weir_protocol::proto::UpdateMetadataRequest;
+
+use super::TabletServer;
+use crate::error::Error;
+use crate::reads::{Reads, TableSettings};
+
+/// A table as a tablet server knows it; shared by all its buckets.
+#[derive(Debug)]
+pub(crate) struct TableInfo {
+    id: TableId,
+    path: TablePath,
+    settings: RwLock<TableSettings>,
+    schemas: Mutex<HashMap<SchemaId, SchemaRef>>,
+}
+
+impl TableInfo {
+    /// Looks the table up.
+    ///
+    /// # Errors
+    /// [`Error::OtherTable`] if another table has the name now; those of the catalog.
+    pub(crate) async fn load(id: TableId, path: TablePath, reads: &Reads) -> Result<Self, Error> {
+        let settings = reads.table_settings(&path, id).await?;
+        Ok(Self {
+            id,
+            path,
+            settings: RwLock::new(settings),
+            schemas: Mutex::default(),
+        })
+    }
+
+    /// Looks the table up again: a schema was added, or a property changed.
+    pub(crate) async fn refresh(&self, reads: &Reads) -> Result<(), Error> {
+        let settings = reads.table_settings(&self.path, self.id).await?;
+        *self.settings.write() = settings;
+        Ok(())
+    }
+
+    /// The newest schema.
+    pub(crate) fn latest_schema(&self) -> SchemaId {
+        self.settings.read().latest_schema
+    }
+
+    /// Whether columns of its batches can be chosen without decoding them.
+    pub(crate) fn is_arrow(&self) -> bool {
+        self.settings.read().is_arrow
+    }
+
+    /// How long rows are kept, ms; `None` for ever.
+    pub(crate) fn ttl_ms(&self) -> Option<i64> {
+        self.settings.read().ttl_ms
+    }
+
+    /// Whether rows must stay until they are in the lake.
+    pub(crate) fn is_lake_enabled(&self) -> bool {
+        self.settings.read().is_lake_enabled
+    }
+
+    /// One of its schemas, from the catalog the first time.
+    pub(crate) async fn arrow_schema(
+        &self,
+        reads: &Reads,
+        id: SchemaId,
+    ) -> Result<SchemaRef, Error> {
+        if let Some(known) = self.schemas.lock().get(&id) {
+            return Ok(Arc::clone(known));
+        }
+        let schema = reads.schema(&self.path, id).await?.arrow_schema();
+        self.schemas.lock().insert(id, Arc::clone(&schema));
+        Ok(schema)
+    }
+}
+
+impl TabletServer {
+    /// The shared view of a table, looked up the first time.
+    pub(super) async fn table_info(
+        &self,
+        id: TableId,
+        path: &TablePath,
+    ) -> Result<Arc<TableInfo>, Error> {
+        if let Some(known) = self.tables.lock().get(&id) {
+            return Ok(Arc::clone(known));
+        }
+        let loaded = TableInfo::load(id, path.clone(), &self.parts.reads).await?;
+        let mut tables = self.tables.lock();
+        let info = tables.entry(id).or_insert_with(|| Arc::new(loaded));
+        Ok(Arc::clone(info))
+    }
+
+    /// Looks up again each table that an update names; drops those that are gone.
+    pub(super) async fn refresh_tables(&self, update: &UpdateMetadataRequest) {
+        for table in &update.table_metadata {
+            let id = TableId(table.table_id);
+            if table.table_path.table_name == crate::cluster::DELETED_NAME {
+                self.tables.lock().remove(&id);
+                continue;
+            }
+            let known = self.tables.lock().get(&id).cloned();
+            let Some(known) = known else { continue };
+            if let Err(error) = known.refresh(&self.parts.reads).await {
+                tracing::warn!(table = %id, %error, "cannot look a table up again");
+            }
+        }
+    }
+}

@@ -1,0 +1,397 @@
+//! Buckets come and go, as the coordinator says.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tokio::sync::mpsc;
+use weir_protocol::ids::{
+    BucketId, LogOffset, PartitionId, PhysicalTablePath, TableBucket, TableId, TablePath,
+    TotalBuckets,
+};
+use weir_protocol::proto::{
+    NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest, NotifyLeaderAndIsrResponse,
+    PbNotifyLeaderAndIsrReqForBucket, PbNotifyLeaderAndIsrRespForBucket, PbPhysicalTablePath,
+    PbStopReplicaRespForBucket, PbTableBucket, StopReplicaRequest, StopReplicaResponse,
+};
+
+use super::replica::{Epochs, ReplicaParts};
+use super::{Replica, Slot, TableInfo, TabletServer};
+use crate::api::Failure;
+use crate::error::Error;
+use crate::log::Log;
+
+type Acks = mpsc::Sender<NotifyLeaderAndIsrResponse>;
+
+/// What all buckets of one leader change share.
+struct Change {
+    table: Arc<TableInfo>,
+    lake_ends: BTreeMap<TableBucket, LogOffset>,
+}
+
+impl TabletServer {
+    /// Opens the logs of the buckets named, many at a time; each is acknowledged when it is ready.
+    pub(super) async fn become_leader(
+        self: &Arc<Self>,
+        request: NotifyLeaderAndIsrRequest,
+        acks: Acks,
+    ) {
+        let epoch = self.cache.accept_coordinator(request.coordinator_epoch);
+        let mut changes: BTreeMap<TableId, Arc<Change>> = BTreeMap::new();
+        let mut settled = Vec::new();
+        for asked in request.notify_buckets_leader_req {
+            let bucket = bucket_of(&asked.table_bucket);
+            let admitted = match &epoch {
+                Ok(()) => self.admit(&asked, bucket).map_err(Failure::from),
+                Err(error) => Err(Failure::from(error)),
+            };
+            match admitted {
+                Ok(Admitted::AlreadyLeader) => settled.push((asked, None)),
+                Err(failure) => settled.push((asked, Some(failure))),
+                Ok(Admitted::Open) => {
+                    let change = match changes.get(&bucket.table) {
+                        Some(change) => Ok(Arc::clone(change)),
+                        None => self.load_change(&asked, bucket.table).await.map(Arc::new),
+                    };
+                    if let Ok(change) = &change {
+                        changes.insert(bucket.table, Arc::clone(change));
+                    }
+                    self.spawn_open(asked, bucket, change, acks.clone());
+                }
+            }
+        }
+        // Not here: whoever takes the acknowledgements may be waiting for this server.
+        self.parts.shutdown.spawn(async move {
+            for (asked, failure) in settled {
+                acknowledge(&acks, &asked, failure).await;
+            }
+        });
+    }
+
+    /// Marks the bucket as being opened, unless it is here already or the request is old.
+    fn admit(
+        &self,
+        asked: &PbNotifyLeaderAndIsrReqForBucket,
+        bucket: TableBucket,
+    ) -> Result<Admitted, Error> {
+        let epochs = Epochs {
+            leader: asked.leader_epoch,
+            bucket: asked.bucket_epoch,
+        };
+        let mut replicas = self.replicas.write();
+        let known = match replicas.get(&bucket) {
+            Some(Slot::Leader(replica)) => Some(replica.epochs()),
+            Some(Slot::Opening(epochs) | Slot::Broken(epochs)) => Some(*epochs),
+            None => None,
+        };
+        if let Some(known) = known
+            && epochs.leader < known.leader
+        {
+            let (given, current) = (epochs.leader, known.leader);
+            return Err(Error::FencedLeader {
+                bucket,
+                given,
+                current,
+            });
+        }
+        if asked.leader != self.parts.id.0 {
+            return Err(Error::Unsupported {
+                what: "following another server",
+            });
+        }
+        if let Some(Slot::Leader(replica)) = replicas.get(&bucket) {
+            replica.set_epochs(epochs);
+            return Ok(Admitted::AlreadyLeader);
+        }
+        replicas.insert(bucket, Slot::Opening(epochs));
+        Ok(Admitted::Open)
+    }
+
+    async fn load_change(
+        &self,
+        asked: &PbNotifyLeaderAndIsrReqForBucket,
+        id: TableId,
+    ) -> Result<Change, Error> {
+        let path = table_path(&asked.physical_table_path);
+        let table = self.table_info(id, &path).await?;
+        let lake_ends = self.parts.reads.lake_ends(&path, id).await?;
+        Ok(Change { table, lake_ends })
+    }
+
+    fn spawn_open(
+        self: &Arc<Self>,
+        asked: PbNotifyLeaderAndIsrReqForBucket,
+        bucket: TableBucket,
+        change: Result<Arc<Change>, Error>,
+        acks: Acks,
+    ) {
+        let server = Arc::clone(self);
+        self.parts.shutdown.spawn(async move {
+            let opened = match change {
+                Ok(change) => server.open(&asked, bucket, change).await,
+                Err(error) => Err(error),
+            };
+            let failure = server.settle(&asked, bucket, opened).await;
+            acknowledge(&acks, &asked, failure.map(Failure::from)).await;
+        });
+    }
+
+    async fn open(
+        self: &Arc<Self>,
+        asked: &PbNotifyLeaderAndIsrReqForBucket,
+        bucket: TableBucket,
+        change: Arc<Change>,
+    ) -> Result<Replica, Error> {
+        let count = asked.bucket_count.filter(|count| *count > 0);
+        let bucket_count = TotalBuckets(count.ok_or(Error::StaleRouting {
+            bucket,
+            given: None,
+            actual: TotalBuckets(0),
+        })?);
+        let parts = ReplicaParts {
+            bucket,
+            path: PhysicalTablePath {
+                table: table_path(&asked.physical_table_path),
+                partition: asked.physical_table_path.partition_name.clone(),
+            },
+            bucket_count,
+            bucket_count_epoch: asked.bucket_count_epoch.unwrap_or(0),
+            table: Arc::clone(&change.table),
+            epochs: Epochs {
+                leader: asked.leader_epoch,
+                bucket: asked.bucket_epoch,
+            },
+        };
+        let lake_end = change.lake_ends.get(&bucket).copied();
+        let _turn = Arc::clone(&self.recovery)
+            .acquire_owned()
+            .await
+            .map_err(|_| Error::Stopping)?;
+        let server = Arc::clone(self);
+        let open = move || server.open_log(bucket, lake_end);
+        let log = tokio::task::spawn_blocking(open).await??;
+        let replica = Replica::new(parts, log, self.parts.log_options.config.max_batch_bytes);
+        if let Some(lake_end) = lake_end {
+            replica.raise_lake_end(lake_end);
+        }
+        Ok(replica)
+    }
+
+    /// Recovers a log; one that ends below what is in the lake goes on there. Blocks.
+    fn open_log(
+        &self,
+        bucket: TableBucket,
+        lake_end: Option<LogOffset>,
+    ) -> Result<Arc<Log>, Error> {
+        let log = Log::open(
+            &self.log_dir(bucket),
+            bucket,
+            self.parts.log_options.clone(),
+        )?;
+        let report = log.recovery_report();
+        if report.truncated_bytes > 0 || report.removed_segments > 0 {
+            tracing::warn!(%bucket, ?report, "a log was cut back to its last whole batch");
+        }
+        let gap = lake_end
+            .map(|lake_end| log.continue_at(lake_end))
+            .transpose()?
+            .flatten();
+        if let Some(gap) = gap {
+            tracing::warn!(%bucket, from = %gap.from, to = %gap.to,
+                "a log ended below its committed lake end and goes on there");
+        }
+        Ok(log)
+    }
+
+    /// Makes an opened bucket a leader, if it is still wanted.
+    async fn settle(
+        &self,
+        asked: &PbNotifyLeaderAndIsrReqForBucket,
+        bucket: TableBucket,
+        opened: Result<Replica, Error>,
+    ) -> Option<Error> {
+        let epochs = Epochs {
+            leader: asked.leader_epoch,
+            bucket: asked.bucket_epoch,
+        };
+        let (failure, unwanted) = {
+            let mut replicas = self.replicas.write();
+            match (replicas.get(&bucket), opened) {
+                (Some(Slot::Opening(newest)), Ok(replica)) => {
+                    replica.set_epochs(*newest);
+                    replicas.insert(bucket, Slot::Leader(Arc::new(replica)));
+                    self.parts.metrics.leaders.inc();
+                    (None, None)
+                }
+                (_, Ok(replica)) => (Some(Error::UnknownBucket { bucket }), Some(replica)),
+                (Some(Slot::Opening(_)), Err(error)) => {
+                    tracing::error!(%bucket, %error, "a bucket cannot be opened");
+                    replicas.insert(bucket, Slot::Broken(epochs));
+                    (Some(error), None)
+                }
+                (_, Err(error)) => (Some(error), None),
+            }
+        };
+        if let Some(replica) = unwanted {
+            close_log(Arc::clone(replica.log())).await;
+        }
+        self.changed.notify_waiters();
+        failure
+    }
+
+    /// Gives buckets up, with their data if the request says so.
+    pub(super) async fn stop_replicas(
+        self: &Arc<Self>,
+        request: StopReplicaRequest,
+    ) -> Result<StopReplicaResponse, Error> {
+        self.cache.accept_coordinator(request.coordinator_epoch)?;
+        let mut stop_replicas_resp = Vec::with_capacity(request.stop_replicas_req.len());
+        for asked in request.stop_replicas_req {
+            let bucket = bucket_of(&asked.table_bucket);
+            let mut entry = PbStopReplicaRespForBucket {
+                table_bucket: asked.table_bucket,
+                ..PbStopReplicaRespForBucket::default()
+            };
+            if let Err(error) = self.stop_one(bucket, asked.delete).await {
+                tracing::warn!(%bucket, %error, "a bucket could not be given up");
+                (entry.error_code, entry.error_message) = Failure::from(error).fields();
+            }
+            stop_replicas_resp.push(entry);
+        }
+        Ok(StopReplicaResponse { stop_replicas_resp })
+    }
+
+    async fn stop_one(self: &Arc<Self>, bucket: TableBucket, delete: bool) -> Result<(), Error> {
+        let slot = self.take_slot(bucket).await;
+        let log = match slot {
+            Some(Slot::Leader(replica)) => {
+                self.parts.metrics.leaders.dec();
+                Some(Arc::clone(replica.log()))
+            }
+            _ => None,
+        };
+        if !delete {
+            if let Some(log) = log {
+                close_log(log).await;
+            }
+            return Ok(());
+        }
+        let dir = self.log_dir(bucket);
+        let remove = move || match log {
+            Some(log) => log.delete().map_err(Error::from),
+            None => remove_dir(&dir),
+        };
+        tokio::task::spawn_blocking(remove).await?
+    }
+
+    /// Takes the bucket out of the map; one that is being opened is waited for.
+    async fn take_slot(&self, bucket: TableBucket) -> Option<Slot> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            {
+                let mut replicas = self.replicas.write();
+                if !matches!(replicas.get(&bucket), Some(Slot::Opening(_))) {
+                    return replicas.remove(&bucket);
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Raises what is known to be in the lake; buckets that are not here are left out.
+    pub(super) fn take_lake_progress(
+        &self,
+        request: &NotifyLakeTableOffsetRequest,
+    ) -> Result<(), Error> {
+        self.cache.accept_coordinator(request.coordinator_epoch)?;
+        let replicas = self.replicas.read();
+        for asked in &request.notify_buckets_req {
+            let bucket = TableBucket {
+                table: TableId(asked.table_id),
+                partition: asked.partition_id.map(PartitionId),
+                bucket: BucketId(asked.bucket_id),
+            };
+            if let (Some(Slot::Leader(replica)), Some(end)) =
+                (replicas.get(&bucket), asked.log_end_offset)
+            {
+                replica.raise_lake_end(LogOffset(end));
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes all logs; what was appended is on disk then.
+    pub(crate) async fn close(&self) {
+        for replica in self.leaders() {
+            close_log(Arc::clone(replica.log())).await;
+        }
+    }
+
+    /// Where a bucket's log is kept. Made of ids alone: no name ever becomes a path.
+    pub(crate) fn log_dir(&self, bucket: TableBucket) -> PathBuf {
+        let mut dir = self.parts.log_dir.join(format!("table-{}", bucket.table));
+        if let Some(partition) = bucket.partition {
+            dir.push(format!("partition-{partition}"));
+        }
+        dir.push(format!("bucket-{}", bucket.bucket));
+        dir
+    }
+}
+
+enum Admitted {
+    AlreadyLeader,
+    Open,
+}
+
+async fn acknowledge(
+    acks: &Acks,
+    asked: &PbNotifyLeaderAndIsrReqForBucket,
+    failure: Option<Failure>,
+) {
+    let mut entry = PbNotifyLeaderAndIsrRespForBucket {
+        table_bucket: asked.table_bucket.clone(),
+        ..PbNotifyLeaderAndIsrRespForBucket::default()
+    };
+    if let Some(failure) = failure {
+        (entry.error_code, entry.error_message) = failure.fields();
+    }
+    let response = NotifyLeaderAndIsrResponse {
+        notify_buckets_leader_resp: vec![entry],
+    };
+    if acks.send(response).await.is_err() {
+        tracing::debug!("nobody waits for an acknowledgement any more");
+    }
+}
+
+async fn close_log(log: Arc<Log>) {
+    let bucket = log.bucket();
+    match tokio::task::spawn_blocking(move || log.close()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(%bucket, %error, "a log was not closed cleanly"),
+        Err(error) => tracing::error!(%bucket, %error, "a log was not closed"),
+    }
+}
+
+fn remove_dir(dir: &std::path::Path) -> Result<(), Error> {
+    match std::fs::remove_dir_all(dir) {
+        Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Disk {
+            path: dir.to_owned(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn bucket_of(bucket: &PbTableBucket) -> TableBucket {
+    TableBucket {
+        table: TableId(bucket.table_id),
+        partition: bucket.partition_id.map(PartitionId),
+        bucket: BucketId(bucket.bucket_id),
+    }
+}
+
+fn table_path(path: &PbPhysicalTablePath) -> TablePath {
+    TablePath::new(path.database_name.clone(), path.table_name.clone())
+}
