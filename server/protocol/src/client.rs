@@ -47,6 +47,9 @@ pub struct ClientConfig {
     pub request_timeout: Duration,
     /// How long calls that may be repeated are retried in all. 60 s.
     pub retry_timeout: Duration,
+    /// The pause after a first failure; it doubles with each further one, up to fifty times as long,
+    /// and each is moved by up to a fifth. 100 ms, so at most 5 s.
+    pub first_backoff: Duration,
     /// Largest frame either way. 100 MiB.
     pub max_frame_bytes: usize,
     /// Most requests without an answer on one connection. 128.
@@ -62,6 +65,7 @@ impl ClientConfig {
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
             retry_timeout: Duration::from_secs(60),
+            first_backoff: Duration::from_millis(100),
             max_frame_bytes: frame::DEFAULT_MAX_FRAME_BYTES,
             max_in_flight: 128,
         }
@@ -216,7 +220,7 @@ impl Client {
         A: Future<Output = Result<T, Error>>,
     {
         let give_up = Instant::now() + self.inner.config.retry_timeout;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(self.inner.config.first_backoff);
         loop {
             let error = match attempt().await {
                 Ok(value) => return Ok(value),
@@ -267,26 +271,37 @@ fn unreachable_server(error: &Error) -> bool {
     )
 }
 
-/// Pauses between attempts: 100 ms, doubled up to 5 s, each moved by up to a fifth.
-#[derive(Clone, Debug, Default)]
+/// Pauses between attempts: the first one, doubled up to fifty times it, each moved by up to a
+/// fifth.
+#[derive(Clone, Debug)]
 pub(crate) struct Backoff {
+    first: Duration,
     failures: u32,
 }
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(100);
-    const MAX: Duration = Duration::from_secs(5);
+    const MOST: u32 = 50;
+
+    pub(crate) fn new(first: Duration) -> Self {
+        Self { first, failures: 0 }
+    }
 
     /// The pause before the next attempt; longer with each call.
     pub(crate) fn next(&mut self) -> Duration {
-        let pause = Self::FIRST
-            .saturating_mul(1 << self.failures.min(6))
-            .min(Self::MAX);
+        let times = (1 << self.failures.min(6)).min(Self::MOST);
         self.failures = self.failures.saturating_add(1);
+        let pause = self.first.saturating_mul(times);
         pause.mul_f64(rand::rng().random_range(0.8..=1.2))
+    }
+
+    /// Starts again with the shortest pause.
+    pub(crate) fn reset(&mut self) {
+        self.failures = 0;
     }
 }
 
+#[cfg(test)]
+pub(crate) mod fake;
 #[cfg(test)]
 pub(crate) mod mock;
 #[cfg(test)]

@@ -75,7 +75,7 @@ impl Client {
     /// had; all else is per bucket.
     pub async fn list_offsets(&self, request: &OffsetsRequest) -> Result<Offsets, Error> {
         let give_up = Instant::now() + self.config().retry_timeout;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(self.config().first_backoff);
         let mut offsets = Offsets::new();
         let mut open = request.buckets.clone();
         loop {

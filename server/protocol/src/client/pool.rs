@@ -59,6 +59,7 @@ pub(crate) struct Pool {
     request_timeout: Duration,
     max_frame_bytes: usize,
     max_in_flight: usize,
+    first_backoff: Duration,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -72,6 +73,7 @@ impl Pool {
             request_timeout: config.request_timeout,
             max_frame_bytes: config.max_frame_bytes,
             max_in_flight: config.max_in_flight,
+            first_backoff: config.first_backoff,
             tasks,
             stop,
         }
@@ -98,7 +100,7 @@ impl Pool {
     /// The attempt or connection there is, or a new attempt if it has failed or was lost.
     fn opening(&self, address: &ServerAddress) -> Opening {
         let mut entries = self.entries.lock();
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(self.first_backoff);
         let mut pause = Duration::ZERO;
         if let Some(entry) = entries.get(address) {
             match entry.opening.peek() {

@@ -214,6 +214,7 @@ impl LogFetcher {
     /// Sends one fetch to each leader that has idle buckets and no fetch yet.
     fn start_fetches(&mut self) {
         let now = Instant::now();
+        let first_backoff = self.client.config().first_backoff;
         let cluster = self.client.cluster();
         let mut by_leader = BTreeMap::<ServerId, Vec<(u64, FetchOfBucket)>>::new();
         for (&bucket, position) in &mut self.positions {
@@ -221,7 +222,7 @@ impl LogFetcher {
                 continue;
             }
             let Some(leader) = cluster.leader(bucket) else {
-                position.look_up_leader(now);
+                position.look_up_leader(now, first_backoff);
                 continue;
             };
             if self.busy.contains(&leader) {
@@ -354,12 +355,13 @@ impl LogFetcher {
     /// Lets a bucket rest after a retriable error, or ends it.
     fn fail(&mut self, bucket: TableBucket, error: Error) {
         let patience = self.client.config().retry_timeout;
+        let first_backoff = self.client.config().first_backoff;
         let Some(position) = self.positions.get_mut(&bucket) else {
             return;
         };
         let now = Instant::now();
         let refresh = error.wants_fresh_metadata();
-        if error.is_retriable() && position.rest(now, refresh) < patience {
+        if error.is_retriable() && position.rest(now, first_backoff, refresh) < patience {
             return;
         }
         let next_offset = position.offset;
@@ -387,8 +389,8 @@ impl Position {
         !self.in_flight && self.trouble.as_ref().is_some_and(due)
     }
 
-    fn look_up_leader(&mut self, now: Instant) {
-        let backoff = Backoff::default();
+    fn look_up_leader(&mut self, now: Instant, first_backoff: Duration) {
+        let backoff = Backoff::new(first_backoff);
         let fresh = Trouble {
             since: now,
             rest_until: now,
@@ -405,8 +407,8 @@ impl Position {
     }
 
     /// Rests, longer each time; answers how long the trouble has lasted.
-    fn rest(&mut self, now: Instant, refresh: bool) -> Duration {
-        self.look_up_leader(now);
+    fn rest(&mut self, now: Instant, first_backoff: Duration, refresh: bool) -> Duration {
+        self.look_up_leader(now, first_backoff);
         let Some(trouble) = &mut self.trouble else {
             return Duration::ZERO;
         };

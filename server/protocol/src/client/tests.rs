@@ -27,6 +27,7 @@ async fn cluster(answer: impl Fn(Call) -> Reply + Send + Sync + 'static) -> (Moc
     port.set(server.port).unwrap();
     let mut config = ClientConfig::new([server.address()]);
     config.retry_timeout = Duration::from_secs(20);
+    config.first_backoff = Duration::from_millis(5);
     (server, Client::connect(config).await.unwrap())
 }
 
@@ -119,7 +120,7 @@ async fn closing_ends_all_connections() {
 
 #[test]
 fn pauses_double_up_to_five_seconds_with_a_fifth_of_jitter() {
-    let mut backoff = Backoff::default();
+    let mut backoff = Backoff::new(Duration::from_millis(100));
     for expected in [100.0, 200.0, 400.0, 800.0, 1600.0, 3200.0, 5000.0, 5000.0] {
         let pause = backoff.next().as_secs_f64() * 1000.0;
         assert!(

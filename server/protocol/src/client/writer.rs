@@ -22,6 +22,8 @@ use crate::ids::{
 use crate::proto;
 use crate::record::arrow::Compression;
 
+mod encode;
+mod leaders;
 mod partitions;
 mod queue;
 mod route;
@@ -100,9 +102,11 @@ impl Default for LogWriterConfig {
 /// What a writer must keep to go on after a restart without writing a row twice.
 ///
 /// Taken right after [`LogWriter::flush`], it stands for all rows appended so far. A new writer
-/// that resumes with it (and without linger) makes the same batches of the same appends with the
-/// same sequences, so that a server which has some of them already answers them as duplicates. A
-/// server remembers 5 batches per bucket: keep [`LogWriter::unflushed_batches`] at or below that.
+/// that resumes with it (both without linger) must be given the same appends and the same flushes
+/// as the first one was: it makes the same batches with the same sequences, and a server that has
+/// some of them already says so. Other batches under those sequences would be taken for the first
+/// ones, and lost: flush by a rule of the appends alone. A server remembers 5 batches per bucket:
+/// flush before [`LogWriter::unflushed_batches`] exceeds that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WriterState {
     /// The writer.

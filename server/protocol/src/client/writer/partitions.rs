@@ -73,7 +73,7 @@ impl Partitions {
             partition: Some(name.to_owned()),
         };
         let give_up = Instant::now() + VISIBLE_WITHIN;
-        let mut backoff = Backoff::default();
+        let mut backoff = Backoff::new(self.client.config().first_backoff);
         let mut created = false;
         loop {
             let found = self.client.partition_metadata(&path).await;

@@ -113,7 +113,12 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    pub(super) fn new(bucket: TableBucket, target: Arc<Target>, next_sequence: i32) -> Self {
+    pub(super) fn new(
+        bucket: TableBucket,
+        target: Arc<Target>,
+        next_sequence: i32,
+        backoff: Backoff,
+    ) -> Self {
         Self {
             bucket,
             target,
@@ -122,7 +127,7 @@ impl Queue {
             next_sequence,
             draining: false,
             rest_until: None,
-            backoff: Backoff::default(),
+            backoff,
             failed: None,
             unflushed: 0,
             wants_leader: false,
@@ -288,7 +293,7 @@ impl Queue {
             self.batches.pop_front();
         }
         if !self.draining {
-            self.backoff = Backoff::default();
+            self.backoff.reset();
         }
         Some(number)
     }

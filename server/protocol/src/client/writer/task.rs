@@ -3,26 +3,23 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::compute::concat_batches;
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt, StreamExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::Instant;
 
-use super::queue::{Closed, Queue, Verdict};
+use super::encode::{encode, restamp};
+use super::queue::{Queue, Verdict};
 use super::{BucketSequence, LogWriterConfig, Piece, WriterState, init_writer, resumed_sequences};
-use crate::api_key::ApiKey;
 use crate::client::connection::Connection;
-use crate::client::offsets::bucket_error;
-use crate::client::{Client, Error};
+use crate::client::{Backoff, Client, Error};
 use crate::ids::{
-    BucketId, LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath, WriterId,
+    BucketId, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath, WriterId,
 };
 use crate::proto;
-use crate::record::arrow::{Compression, encode_append};
+use crate::record::arrow::Compression;
 
 /// What a writer's handle asks of its task.
 #[derive(Debug)]
@@ -47,7 +44,7 @@ pub(super) struct Settings {
 }
 
 /// Something that was waited for.
-enum Event {
+pub(super) enum Event {
     Encoded {
         bucket: TableBucket,
         number: u64,
@@ -69,7 +66,7 @@ enum Event {
     },
 }
 
-enum Link {
+pub(super) enum Link {
     Opening,
     Open(Connection),
 }
@@ -81,21 +78,21 @@ struct Flush {
 }
 
 pub(super) struct Task {
-    settings: Arc<Settings>,
+    pub(super) settings: Arc<Settings>,
     writer_id: WriterId,
     resumed: BTreeMap<(Option<String>, BucketId), i32>,
-    queues: BTreeMap<TableBucket, Queue>,
-    links: HashMap<ServerId, Link>,
-    events: FuturesUnordered<BoxFuture<'static, Event>>,
+    pub(super) queues: BTreeMap<TableBucket, Queue>,
+    pub(super) links: HashMap<ServerId, Link>,
+    pub(super) events: FuturesUnordered<BoxFuture<'static, Event>>,
     encoders: Arc<Semaphore>,
     next_number: u64,
-    outstanding: BTreeSet<u64>,
+    pub(super) outstanding: BTreeSet<u64>,
     open_bytes: usize,
     flushes: Vec<Flush>,
     /// Flushes that wait until the writer has its new id.
     deferred: Vec<oneshot::Sender<Result<(), Error>>>,
     failure: Option<Error>,
-    refreshing: bool,
+    pub(super) refreshing: bool,
     /// Buckets whose server does not know this writer. While there are any, nothing is sent.
     strangers: BTreeMap<TableBucket, Error>,
     asking_for_id: bool,
@@ -178,9 +175,16 @@ impl Task {
             bucket: piece.bucket,
         };
         let resumed = &self.resumed;
+        let first_backoff = self.settings.client.config().first_backoff;
         let queue = self.queues.entry(bucket).or_insert_with(|| {
             let place = (target.name.clone(), bucket.bucket);
-            Queue::new(bucket, target, resumed.get(&place).copied().unwrap_or(0))
+            let backoff = Backoff::new(first_backoff);
+            Queue::new(
+                bucket,
+                target,
+                resumed.get(&place).copied().unwrap_or(0),
+                backoff,
+            )
         });
         let overflows =
             queue.open_bytes() > 0 && queue.open_bytes() + piece.bytes > self.settings.batch_bytes;
@@ -265,7 +269,7 @@ impl Task {
         self.settle_flushes();
     }
 
-    fn settle_flushes(&mut self) {
+    pub(super) fn settle_flushes(&mut self) {
         let first = self.outstanding.first().copied().unwrap_or(u64::MAX);
         let (done, waiting) = std::mem::take(&mut self.flushes)
             .into_iter()
@@ -314,107 +318,14 @@ impl Task {
                     queue.encoded(number, result);
                 }
             }
-            Event::Connected {
-                leader,
-                result: Ok(connection),
-            } => {
-                self.links.insert(leader, Link::Open(connection));
-            }
-            Event::Connected {
-                leader,
-                result: Err(error),
-            } => {
-                self.links.remove(&leader);
-                let cluster = self.settings.client.cluster();
-                for (bucket, queue) in &mut self.queues {
-                    if cluster.leader(*bucket) == Some(leader) && queue.sendable(now).is_some() {
-                        queue.rest(error.clone(), now);
-                    }
-                }
-            }
+            Event::Connected { leader, result } => self.connected(leader, result, now),
             Event::Produced { sent, result } => self.produced(&sent, result, now),
             Event::Refreshed { results } => self.refreshed(&results, now),
             Event::NewWriter { result } => self.renewed(result),
         }
     }
 
-    fn produced(
-        &mut self,
-        sent: &[(TableBucket, u64)],
-        result: Result<proto::ProduceLogResponse, Error>,
-        now: Instant,
-    ) {
-        let api = ApiKey::ProduceLog;
-        let table = self.settings.table;
-        let mut entries = HashMap::new();
-        let failed = match result {
-            Ok(answer) => {
-                for entry in answer.buckets_resp {
-                    let partition = entry.partition_id.map(PartitionId);
-                    let bucket = BucketId(entry.bucket_id);
-                    entries.insert(
-                        TableBucket {
-                            table,
-                            partition,
-                            bucket,
-                        },
-                        entry,
-                    );
-                }
-                Error::Incomplete {
-                    api,
-                    missing: "an entry per bucket",
-                }
-            }
-            Err(error) => error,
-        };
-        for &(bucket, number) in sent {
-            let result = match entries.remove(&bucket) {
-                None => Err(failed.clone()),
-                Some(entry) => {
-                    match bucket_error(api, bucket, entry.error_code, entry.error_message) {
-                        Some(error) => Err(error),
-                        None => Ok(entry.base_offset.filter(|o| *o >= 0).map(LogOffset)),
-                    }
-                }
-            };
-            let queue = self.queues.get_mut(&bucket);
-            if let Some(done) = queue.and_then(|queue| queue.answered(number, result, now)) {
-                self.outstanding.remove(&done);
-            }
-        }
-        self.settle_flushes();
-    }
-
-    fn refreshed(
-        &mut self,
-        results: &BTreeMap<Option<PartitionId>, Result<(), Error>>,
-        now: Instant,
-    ) {
-        self.refreshing = false;
-        let cluster = self.settings.client.cluster();
-        let mut failed = Vec::new();
-        for (&bucket, queue) in &mut self.queues {
-            let Some(result) = results.get(&bucket.partition) else {
-                continue;
-            };
-            if !queue.wants_leader {
-                continue;
-            }
-            match result {
-                Ok(()) if cluster.leader(bucket).is_some() => queue.wants_leader = false,
-                Ok(()) => queue.rest(Error::NoLeader { bucket }, now),
-                Err(error) if error.is_retriable() => queue.rest(error.clone(), now),
-                // In flight or not: the table or partition is gone, and its answers with it.
-                Err(error) => failed.push(queue.fail(error.clone())),
-            }
-        }
-        for verdict in failed {
-            self.carry_out(verdict);
-        }
-    }
-
-    fn carry_out(&mut self, verdict: Verdict) {
+    pub(super) fn carry_out(&mut self, verdict: Verdict) {
         if let Verdict::Failed { batches, error } = verdict {
             for number in batches {
                 self.outstanding.remove(&number);
@@ -539,115 +450,6 @@ impl Task {
         }
     }
 
-    fn send(&mut self, now: Instant) {
-        let cluster = self.settings.client.cluster();
-        let mut by_leader = BTreeMap::<ServerId, Vec<TableBucket>>::new();
-        for (&bucket, queue) in &mut self.queues {
-            if queue.wants_leader || queue.sendable(now).is_none() {
-                continue;
-            }
-            match cluster.leader(bucket) {
-                Some(leader) => by_leader.entry(leader).or_default().push(bucket),
-                None => queue.wants_leader = true,
-            }
-        }
-        for (leader, buckets) in by_leader {
-            match self.links.get(&leader) {
-                Some(Link::Opening) => {}
-                Some(Link::Open(connection)) if !connection.is_lost() => {
-                    let connection = connection.clone();
-                    while self.send_one(&connection, &buckets, now) {}
-                }
-                _ => {
-                    self.links.insert(leader, Link::Opening);
-                    let client = self.settings.client.clone();
-                    let opening = async move {
-                        let result = client.tablet_connection(leader).await;
-                        Event::Connected { leader, result }
-                    };
-                    self.events.push(opening.boxed());
-                }
-            }
-        }
-    }
-
-    /// Sends one request with at most one batch per bucket; whether there was any to send.
-    fn send_one(&mut self, connection: &Connection, buckets: &[TableBucket], now: Instant) -> bool {
-        let mut sent = Vec::new();
-        let mut buckets_req = Vec::new();
-        let mut bytes = 0;
-        for bucket in buckets {
-            let Some(queue) = self.queues.get_mut(bucket) else {
-                continue;
-            };
-            let Some(size) = queue.sendable(now) else {
-                continue;
-            };
-            if !sent.is_empty() && bytes + size > self.settings.config.max_request_bytes {
-                continue;
-            }
-            let Some((number, records)) = queue.send() else {
-                continue;
-            };
-            bytes += size;
-            sent.push((*bucket, number));
-            buckets_req.push(proto::PbProduceLogReqForBucket {
-                partition_id: bucket.partition.map(|id| id.0),
-                bucket_id: bucket.bucket.0,
-                records,
-                original_partition_name: None,
-                routing_bucket_count: Some(queue.target.total_buckets.0),
-            });
-        }
-        if sent.is_empty() {
-            return false;
-        }
-        let config = &self.settings.config;
-        let request = proto::ProduceLogRequest {
-            acks: config.acks.on_wire(),
-            table_id: self.settings.table.0,
-            timeout_ms: i32::try_from(config.ack_timeout.as_millis()).unwrap_or(i32::MAX),
-            buckets_req,
-        };
-        let deadline = config.ack_timeout + self.settings.client.config().request_timeout;
-        let connection = connection.clone();
-        let call = async move {
-            let result = connection.call(&request, deadline).await;
-            Event::Produced { sent, result }
-        };
-        self.events.push(call.boxed());
-        true
-    }
-
-    fn refresh(&mut self, now: Instant) {
-        if self.refreshing {
-            return;
-        }
-        let mut partitions = BTreeSet::new();
-        for (bucket, queue) in &mut self.queues {
-            if queue.wants_leader && !queue.rests(now) {
-                partitions.insert(bucket.partition);
-            }
-        }
-        if partitions.is_empty() {
-            return;
-        }
-        self.refreshing = true;
-        let settings = Arc::clone(&self.settings);
-        let asking = async move {
-            let Settings {
-                client,
-                path,
-                table,
-                ..
-            } = &*settings;
-            Event::Refreshed {
-                results: client.refresh_each(path, *table, &partitions).await,
-            }
-        };
-        self.events.push(asking.boxed());
-    }
-
     /// When something is due that no answer tells of. What is due already was done by `pump`, or
     /// waits for an answer.
     fn wakes_at(&self, now: Instant) -> Option<Instant> {
@@ -663,56 +465,4 @@ impl Task {
             .filter_map(|queue| Some(queue.open_since()? + linger?));
         ends.chain(closes).filter(|at| *at > now).min()
     }
-}
-
-fn encode(
-    settings: &Settings,
-    writer_id: WriterId,
-    bucket: TableBucket,
-    closed: &Closed,
-) -> Result<Bytes, Error> {
-    let failed = |source| Error::codec(format!("batch of {bucket}"), source);
-    let rows = join(&closed.pieces).map_err(|source| {
-        failed(crate::Error::Arrow {
-            what: "rows of a batch",
-            source,
-        })
-    })?;
-    let Settings {
-        schema_id,
-        compression,
-        ..
-    } = *settings;
-    let bytes = encode_append(schema_id, writer_id, closed.sequence, &rows, compression);
-    let bytes = bytes.map_err(failed)?;
-    let max_bytes = settings.config.max_request_bytes;
-    if bytes.len() > max_bytes {
-        return Err(Error::RowTooLarge {
-            bucket,
-            size_bytes: bytes.len(),
-            max_bytes,
-        });
-    }
-    Ok(bytes)
-}
-
-fn join(pieces: &[RecordBatch]) -> Result<RecordBatch, arrow::error::ArrowError> {
-    match pieces {
-        [one] => Ok(one.clone()),
-        [first, ..] => concat_batches(first.schema_ref(), pieces),
-        [] => Err(arrow::error::ArrowError::InvalidArgumentError(
-            "no rows".to_owned(),
-        )),
-    }
-}
-
-/// The batch as written by `writer_id` under `sequence`; the checksum covers both.
-fn restamp(batch: &Bytes, writer_id: WriterId, sequence: i32) -> Bytes {
-    let mut bytes = BytesMut::from(&batch[..]);
-    let stamped = crate::record::log_batch::set_writer(&mut bytes, writer_id, sequence);
-    assert!(
-        stamped.is_ok(),
-        "a batch that was encoded has a header: {stamped:?}"
-    );
-    bytes.freeze()
 }
