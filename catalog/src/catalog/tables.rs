@@ -10,7 +10,7 @@ use weir_protocol::schema::Schema;
 
 use super::{Catalog, Created, IfExists, IfMissing, READ_ATTEMPTS, Table, bad_key};
 use crate::ddl::{self, Altered, TableChange, properties};
-use crate::lake::{LakeCatalog, LakeCreation};
+use crate::lake::{LakeCatalog, LakeCreation, lake_path};
 use crate::model::assignment::Assignment;
 use crate::model::{Document, Stored, Unknown, table};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
@@ -111,7 +111,7 @@ impl Catalog {
     }
 
     /// All documents of a new table in one transaction.
-    fn creation(&self, table: &Table, servers: &[ServerId]) -> Result<Txn> {
+    pub(super) fn creation(&self, table: &Table, servers: &[ServerId]) -> Result<Txn> {
         let path = &table.path;
         let key = Key::table(path).map_err(bad_key(path))?;
         let schema_key = Key::schema(path, table.schema_id).map_err(bad_key(path))?;
@@ -308,12 +308,20 @@ impl Catalog {
         let path = &table.path;
         let is_enabled = is_lake_enabled(path, &next)?;
         let was_enabled = is_lake_enabled(path, &table.descriptor)?;
+        // Never given out for tiering: rows that the lake has already would be another table's.
+        let creation = match self.get_tiering_epoch(table.table_id).await?.0 {
+            0 => LakeCreation::NewTable,
+            _ => LakeCreation::SwitchedOn,
+        };
+        let moves = lake_path(path, &table.descriptor) != lake_path(path, &next);
+        if moves && creation == LakeCreation::SwitchedOn {
+            let reason = "its lake table can't get another name: it may hold rows".to_owned();
+            return Err(Error::InvalidAlterTable {
+                path: path.clone(),
+                reason,
+            });
+        }
         if is_enabled && !was_enabled {
-            // Never given out for tiering: rows that are there already would be another table's.
-            let creation = match self.get_tiering_epoch(table.table_id).await?.0 {
-                0 => LakeCreation::NewTable,
-                _ => LakeCreation::SwitchedOn,
-            };
             self.create_in_lake(path, &next, creation).await?;
         }
         let knows_lake = table
@@ -457,7 +465,7 @@ pub(super) fn place(
     ))
 }
 
-fn new_table(
+pub(super) fn new_table(
     path: &TablePath,
     table_id: TableId,
     descriptor: &TableDescriptor,

@@ -377,6 +377,54 @@ async fn a_table_created_while_its_database_is_dropped_is_not_lost() {
 }
 
 #[tokio::test]
+async fn a_table_that_was_decided_before_its_database_was_marked_looks_again() {
+    let world = World::new().await;
+    let before = world.catalog.get_database("db").await.unwrap().unwrap();
+    let descriptor = crate::ddl::complete(&path(), log_table(), &Rules::default()).unwrap();
+    let table = tables::new_table(&path(), TableId(7), &descriptor, 0);
+    let txn = world.catalog.creation(&table, &SERVERS).unwrap();
+    let txn = world.catalog.keep_database(txn, "db", &before).unwrap();
+    world.store.before_commit(2, move |store| {
+        let late = futures::executor::block_on(store.commit(txn));
+        assert!(
+            matches!(late, Err(crate::store::StoreError::Conflict { .. })),
+            "{late:?}"
+        );
+    });
+    world
+        .catalog
+        .drop_database("db", IfMissing::Fail, Contents::MustBeEmpty)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn the_lake_table_of_a_table_that_was_tiered_is_never_another() {
+    let world = World::new().await;
+    let table = world.table(&lake_enabled(log_table())).await;
+    let alter = async |changes: &[TableChange]| {
+        let path = path();
+        let altered = world.catalog.alter_table(&path, changes, IfMissing::Fail);
+        altered.await.map(drop)
+    };
+    let off = set("table.datalake.enabled", "false");
+    let rename = set("table.datalake.table-name", "other");
+    alter(&[off.clone(), rename]).await.unwrap();
+    world
+        .catalog
+        .next_tiering_epoch(table.table_id)
+        .await
+        .unwrap();
+    let error = alter(&[set("table.datalake.table-name", "third")])
+        .await
+        .unwrap_err();
+    assert!(matches!(error, Error::InvalidAlterTable { .. }), "{error}");
+    alter(&[set("table.datalake.enabled", "true")])
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
 async fn a_partition_owns_its_bucket_count() {
     let world = World::new().await;
     let table = world.table(&partitioned()).await;

@@ -409,6 +409,11 @@ fn check_statistics(
 }
 
 fn check_lake(path: &TablePath, values: TableProperties<'_>) -> Result<()> {
+    for key in [properties::LAKE_DATABASE, properties::LAKE_TABLE] {
+        if let Some(Err(reason)) = values.get(key).map(names::check) {
+            return Err(bad_property(path, key, &reason));
+        }
+    }
     if values.datalake_enabled()? && !values.is(properties::DATALAKE_FORMAT, "PAIMON", "PAIMON") {
         let reason = "this cluster's lake is paimon";
         return Err(bad_property(path, properties::DATALAKE_FORMAT, reason));

@@ -185,6 +185,7 @@ fn bad_properties_are_refused_by_name() {
         ("table.auto-partition.time-format", "yyMMdd"),
         ("table.auto-partition.time-zone", "Mars/Olympus"),
         ("table.statistics.columns", "id,nosuch"),
+        ("table.datalake.table-name", "../x"),
         ("table.datalake.historical-partition.enabled", "true"),
     ] {
         match create(with(log_table(), &[(key, value)])).unwrap_err() {

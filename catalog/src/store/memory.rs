@@ -255,12 +255,43 @@ impl State {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
+    use crate::store::{Expect, WatchEvent};
 
     #[tokio::test]
     async fn the_memory_store_keeps_the_laws() {
         crate::store::conformance::all(&MemoryStore::new())
             .await
             .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_watcher_that_lags_is_told_and_gets_the_list_again() {
+        let store = MemoryStore::new();
+        let (key, other) = (Key::rebalance(), Key::server_tags());
+        let mut events = store.watch(&Key::rebalance());
+        assert_eq!(events.next().await, Some(WatchEvent::CaughtUp));
+        for round in 0..3000 {
+            let txn = Txn::new(None).put(key.clone(), round.to_string(), Expect::Any);
+            store.commit(txn).await.unwrap();
+        }
+        let txn = Txn::new(None).put(other, "not watched", Expect::Any);
+        store.commit(txn).await.unwrap();
+        assert_eq!(events.next().await, Some(WatchEvent::Reset));
+        match events.next().await {
+            Some(WatchEvent::Snapshot { entry, .. }) => assert_eq!(entry.value, "2999"),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(events.next().await, Some(WatchEvent::CaughtUp));
+        store
+            .commit(Txn::new(None).delete(key, Expect::Present))
+            .await
+            .unwrap();
+        assert!(matches!(
+            events.next().await,
+            Some(WatchEvent::Delete { .. })
+        ));
     }
 }

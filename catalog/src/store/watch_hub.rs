@@ -97,6 +97,8 @@ impl Watcher {
                 Ok(published) if published.at.id() > seen.id() => self.take(&published),
                 Ok(_) => {}
                 Err(RecvError::Lagged(_)) => {
+                    // What is left of the backlog is older than the list that follows.
+                    self.receiver = self.receiver.resubscribe();
                     self.seen = None;
                     self.ready.push_back(WatchEvent::Reset);
                 }
