@@ -1,8 +1,8 @@
 //! Committing: data files become part of a table in one step, which all readers see or none.
 //!
-//! Manifests are written first and are invisible. One conditional put of `snapshot-N` publishes them: of several
-//! committers that build on the same snapshot one wins, the others look again and retry. What a lost reply did is read
-//! back, never guessed.
+//! Manifests are written first and are invisible. One conditional put of `snapshot-N` publishes
+//! them: of several committers that build on the same snapshot one wins, the others look again and
+//! retry. What a lost reply did is read back, never guessed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -100,7 +100,8 @@ impl Default for RetryPolicy {
 }
 
 impl RetryPolicy {
-    /// The wait before retry `retry`, from 0: exponential, less up to a half by the commit's name, so that rivals part.
+    /// The wait before retry `retry`, from 0: exponential, less up to a half by the commit's name,
+    /// so that rivals part.
     fn wait(&self, retry: u32, uuid: &str) -> Duration {
         let longest = self
             .min_wait
@@ -115,7 +116,8 @@ impl RetryPolicy {
     }
 }
 
-/// How a commit ended. Only `Committed` published anything: after the others the new data files may be deleted.
+/// How a commit ended. Only `Committed` published anything: after the others the new data files may
+/// be deleted.
 #[must_use]
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitOutcome {
@@ -136,8 +138,9 @@ pub enum CommitOutcome {
 
 /// Commits to one table, one commit after the other, remembering what is expensive to find out.
 ///
-/// A commit of new files costs a fixed number of calls, however long the history is: what changed since the last commit
-/// is read, never the whole table. The memory is bounded, and only a memory: any other committer may work on the table.
+/// A commit of new files costs a fixed number of calls, however long the history is: what changed
+/// since the last commit is read, never the whole table. The memory is bounded, and only a memory:
+/// any other committer may work on the table.
 #[derive(Debug)]
 pub struct TableCommitter {
     table: Table,
@@ -163,8 +166,9 @@ impl TableCommitter {
     /// `guard` is asked before each attempt, with what the attempt would build on.
     ///
     /// # Errors
-    /// [`crate::Error::OutcomeUnknown`] if it may have been published and the store does not tell: then no file may be deleted,
-    /// and whoever commits next finds out by [`BaseView::own_latest`]. After any other error nothing was published.
+    /// [`crate::Error::OutcomeUnknown`] if it may have been published and the store does not tell:
+    /// then no file may be deleted, and whoever commits next finds out by [`BaseView::own_latest`].
+    /// After any other error nothing was published.
     pub async fn commit(
         &mut self,
         request: &CommitRequest,
@@ -288,7 +292,8 @@ impl Table {
             .await
     }
 
-    /// The newest snapshot of a commit user, searched back from the latest one; `None` if none is kept.
+    /// The newest snapshot of a commit user, searched back from the latest one; `None` if none is
+    /// kept.
     ///
     /// # Errors
     /// As [`Table::snapshot`]; a snapshot that cannot be read is an error, never skipped.

@@ -1,7 +1,8 @@
 //! A warehouse on a local disk that survives a power cut.
 //!
-//! [`LocalFileSystem`] never syncs: after a crash a published snapshot may be empty or gone. [`DurableLocal`] answers a
-//! write only when the bytes and every folder entry that leads to them are on the disk.
+//! [`LocalFileSystem`] never syncs: after a crash a published snapshot may be empty or gone.
+//! [`DurableLocal`] answers a write only when the bytes and every folder entry that leads to them
+//! are on the disk.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -34,7 +35,8 @@ const MAX_BLOCKING: usize = 16;
 /// Folders remembered as durable; beyond it the memory starts anew, which only costs syncs.
 const MAX_KNOWN_FOLDERS: usize = 65_536;
 
-/// Names tried for a staged file before giving up: as many writers of one name, or leftovers of crashes.
+/// Names tried for a staged file before giving up: as many writers of one name, or leftovers of
+/// crashes.
 const MAX_STAGED: u32 = 1024;
 
 /// Makes files and folders durable; the seam that tests record and break.
@@ -59,14 +61,21 @@ impl Syncer for OsSyncer {
     }
 }
 
+/// Mark in [`PutOptions::extensions`] of an object that may be lost or empty after a crash, such as
+/// a hint: it is not synced.
+#[derive(Debug, Clone, Copy)]
+pub struct MayBeLost;
+
 /// An object store over a local folder whose writes are durable when they are answered.
 ///
-/// * A put stages the bytes in a hidden file beside the target, syncs it, and only then gives it its name: by hard link
-///   for [`PutMode::Create`] (atomic: exactly one of many wins), by rename for [`PutMode::Overwrite`]. So a name never
-///   leads to half a file, not even after a crash.
-/// * Then the folder and all folders above it that are not known to be durable are synced, up to the root.
-/// * If a folder cannot be synced, the answer is an error though the file is visible: the outcome is unknown. Until that
-///   folder has been synced every later call that touches a file fails too, so that nobody takes what it sees for durable.
+/// * A put stages the bytes in a hidden file beside the target, syncs it, and only then gives it
+///   its name: by hard link for [`PutMode::Create`] (atomic: exactly one of many wins), by rename
+///   for [`PutMode::Overwrite`]. So a name never leads to half a file, not even after a crash.
+/// * Then the folder and all folders above it that are not known to be durable are synced, up to
+///   the root.
+/// * If a folder cannot be synced, the answer is an error though the file is visible: the outcome
+///   is unknown. Until that folder has been synced every later call that touches a file fails too,
+///   so that nobody takes what it sees for durable.
 ///
 /// File work runs on blocking threads, at most 16 at once. Clones share all state.
 #[derive(Clone)]
@@ -173,8 +182,12 @@ impl ObjectStore for DurableLocal {
             PutMode::Overwrite => Publish::Overwrite,
             PutMode::Update(_) => return Err(unsupported("a put with PutMode::Update")),
         };
+        let durability = match opts.extensions.get::<MayBeLost>() {
+            Some(MayBeLost) => Durability::None,
+            None => Durability::Full,
+        };
         let path = self.inner.path_to_filesystem(location)?;
-        self.blocking(move |disk| disk.put(&path, &payload, publish))
+        self.blocking(move |disk| disk.put(&path, &payload, (publish, durability)))
             .await?;
         Ok(PutResult {
             e_tag: None,
@@ -284,6 +297,13 @@ enum Publish {
     Overwrite,
 }
 
+/// What a crash may do to a file once its put is answered.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Durability {
+    Full,
+    None,
+}
+
 /// The blocking half: paths, folders and what is known of them.
 #[derive(Debug)]
 struct Disk {
@@ -301,38 +321,35 @@ struct Folders {
 }
 
 impl Disk {
-    fn put(&self, path: &FsPath, payload: &PutPayload, publish: Publish) -> Result<()> {
+    fn put(
+        &self,
+        path: &FsPath,
+        payload: &PutPayload,
+        (publish, durability): (Publish, Durability),
+    ) -> Result<()> {
         self.settle()?;
         self.make_folders_of(path)?;
         let staged = stage(path, payload)?;
-        let outcome = self.publish(&staged, path, publish);
+        let synced = match durability {
+            Durability::Full => self.syncer.sync_file(&staged),
+            Durability::None => Ok(()),
+        };
+        let synced = synced.map_err(|e| failed("sync", path, e));
+        let outcome = synced.and_then(|()| publish_as(&staged, path, publish));
         if outcome.is_err() || matches!(publish, Publish::Create) {
-            // A leftover is hidden from listings and never read; failing to remove it harms nothing.
+            // A leftover is hidden from listings and never read; failing to remove it harms
+            // nothing.
             let _ = std::fs::remove_file(&staged);
         }
         outcome?;
-        self.sync_folders_of(path)
-    }
-
-    fn publish(&self, staged: &FsPath, path: &FsPath, publish: Publish) -> Result<()> {
-        self.syncer
-            .sync_file(staged)
-            .map_err(|e| failed("sync", path, e))?;
-        match publish {
-            Publish::Overwrite => {
-                std::fs::rename(staged, path).map_err(|e| failed("rename to", path, e))
-            }
-            Publish::Create => std::fs::hard_link(staged, path).map_err(|e| match e.kind() {
-                ErrorKind::AlreadyExists => object_store::Error::AlreadyExists {
-                    path: path.display().to_string(),
-                    source: Box::new(e),
-                },
-                _ => failed("link", path, e),
-            }),
+        match durability {
+            Durability::Full => self.sync_folders_of(path),
+            Durability::None => Ok(()),
         }
     }
 
-    /// Makes the folders above `path`, and forgets those that were missing: whoever made them before, they are new now.
+    /// Makes the folders above `path`, and forgets those that were missing: whoever made them
+    /// before, they are new now.
     fn make_folders_of(&self, path: &FsPath) -> Result<()> {
         let Some(parent) = path.parent() else {
             return Ok(());
@@ -361,7 +378,8 @@ impl Disk {
         self.sync_folders_of(path)
     }
 
-    /// Syncs the folder of `path`, and the folders above it as far as they are not known to be durable.
+    /// Syncs the folder of `path`, and the folders above it as far as they are not known to be
+    /// durable.
     fn sync_folders_of(&self, path: &FsPath) -> Result<()> {
         let Some(parent) = path.parent() else {
             return Ok(());
@@ -408,8 +426,24 @@ impl Disk {
     }
 }
 
-/// Writes `payload` to a hidden file beside `path`. The name starts with a dot, so that Paimon's listings by prefix skip
-/// it, and ends in `#` and digits, so that object_store's do.
+/// Gives a staged file its name.
+fn publish_as(staged: &FsPath, path: &FsPath, publish: Publish) -> Result<()> {
+    match publish {
+        Publish::Overwrite => {
+            std::fs::rename(staged, path).map_err(|e| failed("rename to", path, e))
+        }
+        Publish::Create => std::fs::hard_link(staged, path).map_err(|e| match e.kind() {
+            ErrorKind::AlreadyExists => object_store::Error::AlreadyExists {
+                path: path.display().to_string(),
+                source: Box::new(e),
+            },
+            _ => failed("link", path, e),
+        }),
+    }
+}
+
+/// Writes `payload` to a hidden file beside `path`. The name starts with a dot, so that Paimon's
+/// listings by prefix skip it, and ends in `#` and digits, so that object_store's do.
 fn stage(path: &FsPath, payload: &PutPayload) -> Result<PathBuf> {
     let (mut file, staged) = new_staged_file(path)?;
     let written = payload.iter().try_for_each(|bytes| file.write_all(bytes));

@@ -29,6 +29,9 @@ pub use split::BatchStream;
 /// Largest manifest or manifest list that is read.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
 
+/// Manifests from this size on are decoded on a blocking thread.
+const BLOCKING_FROM_BYTES: usize = 64 << 10;
+
 /// Manifests read at a time.
 const MANIFEST_READS: usize = 8;
 
@@ -67,9 +70,7 @@ impl Table {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about the file.
     pub async fn read_manifest_list(&self, name: &str) -> Result<Vec<ManifestFileMeta>> {
-        let path = self.paths().manifest(name);
-        let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
-        decode_manifest_list(&file).map_err(|e| e.at(path.as_ref()))
+        self.read_decoded(name, decode_manifest_list).await
     }
 
     /// The entries of a manifest by its name.
@@ -77,9 +78,7 @@ impl Table {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about the file.
     pub async fn read_manifest(&self, name: &str) -> Result<Vec<ManifestEntry>> {
-        let path = self.paths().manifest(name);
-        let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
-        decode_manifest(&file).map_err(|e| e.at(path.as_ref()))
+        self.read_decoded(name, decode_manifest).await
     }
 
     /// All manifests of a snapshot, those of its base first.
@@ -177,6 +176,23 @@ impl Table {
         }
         let stats = file.value_stats.decode(types.into_iter())?;
         Ok(names.into_iter().zip(stats).collect())
+    }
+
+    /// Reads a file of the manifest folder. A large one is decoded on a blocking thread.
+    async fn read_decoded<T: Send + 'static>(
+        &self,
+        name: &str,
+        decode: fn(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        let path = self.paths().manifest(name);
+        let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
+        let decoded = if file.len() < BLOCKING_FROM_BYTES {
+            decode(&file)
+        } else {
+            let decoded = tokio::task::spawn_blocking(move || decode(&file)).await;
+            decoded.unwrap_or_else(|_| Err(Error::malformed("manifest", "its decoder failed")))
+        };
+        decoded.map_err(|e| e.at(path.as_ref()))
     }
 
     async fn filtered_entries(

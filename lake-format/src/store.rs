@@ -14,16 +14,20 @@ use crate::error::{Error, Result};
 
 /// Opens the store of a warehouse and the prefix under which all its objects live.
 ///
-/// * `/path`, `./path`, `file:///path`: a local folder, made if missing, with synced writes ([`DurableLocal`]).
+/// * `/path`, `./path`, `file:///path`: a local folder, made if missing, with synced writes
+///   ([`DurableLocal`]).
 /// * `memory://`: a new, empty store in memory, for tests; two calls share nothing.
-/// * `s3://bucket/prefix` (also `s3a://`): credentials, region and endpoint from the `AWS_*` variables, overridden by
-///   `options` with the same names in lower case (`aws_endpoint`, `aws_region`, `aws_allow_http`, …). Conditional puts
-///   are required, for without them two writers may publish the same snapshot.
+/// * `s3://bucket/prefix` (also `s3a://`): credentials, region and endpoint from the `AWS_*`
+///   variables, overridden by `options` with the same names in lower case (`aws_endpoint`,
+///   `aws_region`, `aws_allow_http`, …). Conditional puts are required, for without them two
+///   writers may publish the same snapshot.
 ///
-/// Blocks on the file system for a local folder; makes no request otherwise ([`probe_writable`] does).
+/// Blocks on the file system for a local folder; makes no request otherwise ([`probe_writable`]
+/// does).
 ///
 /// # Errors
-/// [`Error::Unsupported`] naming the URL for an unknown scheme or option, [`Error::Store`] naming it if it cannot be opened.
+/// [`Error::Unsupported`] naming the URL for an unknown scheme or option, [`Error::Store`] naming
+/// it if it cannot be opened.
 pub fn open_warehouse(
     url: &str,
     options: &BTreeMap<String, String>,
@@ -44,12 +48,12 @@ pub fn open_warehouse(
     }
 }
 
-/// Checks that the warehouse takes writes and refuses to create an object twice, with one small object that is deleted
-/// again. `name` makes the object unique, such as a UUID.
+/// Checks that the warehouse takes writes and refuses to create an object twice, with one small
+/// object that is deleted again. `name` makes the object unique, such as a UUID.
 ///
 /// # Errors
-/// [`Error::Store`] naming the object if a call fails, [`Error::Unsupported`] if a second create succeeded: publishing
-/// snapshots in such a store would lose commits.
+/// [`Error::Store`] naming the object if a call fails, [`Error::Unsupported`] if a second create
+/// succeeded: publishing snapshots in such a store would lose commits.
 pub async fn probe_writable(store: &dyn ObjectStore, prefix: &Path, name: &str) -> Result<()> {
     let path = prefix.clone().join(format!(".weir-probe-{name}"));
     let create = || PutOptions::from(PutMode::Create);
@@ -116,7 +120,8 @@ fn open_s3(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn Obj
     Ok((Arc::new(store), prefix))
 }
 
-/// The path of the URL, percent-encoding kept as it stands: in object stores it is part of the name.
+/// The path of the URL, percent-encoding kept as it stands: in object stores it is part of the
+/// name.
 fn prefix_of(url: &str) -> Result<Path> {
     let url_path = parse(url)?.path().to_owned();
     Path::from_url_path(url_path).map_err(|source| Error::Store {

@@ -28,7 +28,8 @@ mod tests;
 pub use dictionary::DictionaryChoice;
 use rolling::{FileContext, OpenFile};
 
-/// Rows encoded in one go, so that a huge batch neither overshoots a row group nor holds a thread for long.
+/// Rows encoded in one go, so that a huge batch neither overshoots a row group nor holds a thread
+/// for long.
 const MAX_ROWS_PER_ENCODE: usize = 65_536;
 
 /// Where rows go.
@@ -40,7 +41,8 @@ pub struct WriteTarget {
     pub partition: Partition,
     /// The bucket, from 0; 0 in bucket-unaware tables.
     pub bucket: i32,
-    /// The bucket count of the partition, which is stamped on the files; −1 in bucket-unaware tables.
+    /// The bucket count of the partition, which is stamped on the files; −1 in bucket-unaware
+    /// tables.
     pub total_buckets: i32,
     /// The sequence number of the first row.
     pub first_sequence_number: i64,
@@ -96,8 +98,9 @@ pub struct CommitMessage {
 
 /// Writes rows to Parquet files of one (partition, bucket), one file after the other.
 ///
-/// Files are invisible until a commit names them. Encoding runs on blocking threads. The row groups of a large file are
-/// uploaded as they finish, so memory stays below about `row_group_bytes` plus the parts on their way.
+/// Files are invisible until a commit names them. Encoding runs on blocking threads. The row groups
+/// of a large file are uploaded as they finish, so memory stays below about `row_group_bytes` plus
+/// the parts on their way.
 ///
 /// After an error, or if a call was cancelled, the writer only takes [`DataFileWriter::abort`].
 pub struct DataFileWriter {
@@ -137,8 +140,8 @@ impl DataFileWriter {
     /// A writer for `target` in the table at `root`. Does no IO.
     ///
     /// # Errors
-    /// [`Error::BadValue`] if bucket and bucket count do not fit the table, [`Error::Unsupported`] for primary-key tables
-    /// and for file formats and compressions that are not written.
+    /// [`Error::BadValue`] if bucket and bucket count do not fit the table, [`Error::Unsupported`]
+    /// for primary-key tables and for file formats and compressions that are not written.
     pub fn new(
         target: WriteTarget,
         options: WriterOptions,
@@ -179,8 +182,9 @@ impl DataFileWriter {
     /// Writes the rows of `batch`, whose columns must be the table's by name, order and type.
     ///
     /// # Errors
-    /// [`Error::BadValue`] naming the column if they are not, or if a null is where none may be: then nothing of the batch
-    /// was written. [`Error::Store`] or [`Error::Parquet`] naming the file otherwise.
+    /// [`Error::BadValue`] naming the column if they are not, or if a null is where none may be:
+    /// then nothing of the batch was written. [`Error::Store`] or [`Error::Parquet`] naming the
+    /// file otherwise.
     pub async fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let batch = conform::conform(&batch, &self.arrow_schema)?;
         let mut start = 0;
@@ -192,7 +196,8 @@ impl DataFileWriter {
         Ok(())
     }
 
-    /// Ends the open row group and hands its bytes to the store, to free memory. Many calls make poor files.
+    /// Ends the open row group and hands its bytes to the store, to free memory. Many calls make
+    /// poor files.
     ///
     /// # Errors
     /// As [`DataFileWriter::write`].
@@ -219,7 +224,8 @@ impl DataFileWriter {
         }
     }
 
-    /// Which columns get a dictionary, once enough rows were seen to tell; for other writers of the same schema.
+    /// Which columns get a dictionary, once enough rows were seen to tell; for other writers of the
+    /// same schema.
     pub fn dictionary(&self) -> Option<&DictionaryChoice> {
         self.options
             .dictionary
@@ -247,7 +253,8 @@ impl DataFileWriter {
     /// Deletes all files of this writer. Only for files that no commit names.
     ///
     /// # Errors
-    /// [`Error::Store`] with the first file that could not be deleted; the others are deleted all the same.
+    /// [`Error::Store`] with the first file that could not be deleted; the others are deleted all
+    /// the same.
     pub async fn abort(mut self) -> Result<()> {
         self.delete_files().await
     }

@@ -8,13 +8,15 @@ use futures::TryStreamExt;
 use super::BaseView;
 use super::execute::Built;
 use super::plan::Change;
-use super::scan::{all_manifests, delta_entries, may_contain, newest_of, read_manifests};
+use super::scan::{newest_of, read_manifests};
 use crate::binary_row::BinaryRow;
+use crate::datum::Datum;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKey, FileKind, ManifestEntry, live_files};
 use crate::manifest_list::ManifestFileMeta;
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
+use crate::stats::ColumnStats;
 use crate::table::Table;
 
 /// Snapshots of others that are followed; beyond it the memory starts anew.
@@ -105,8 +107,9 @@ impl Base {
         });
     }
 
-    /// The bucket count of a partition's live files; `None` if it has none. The first time a partition is asked for,
-    /// manifests are read newest first, and only those that may speak of it.
+    /// The bucket count of a partition's live files; `None` if it has none. The first time a
+    /// partition is asked for, manifests are read newest first, and only those that may speak of
+    /// it.
     pub(super) async fn total_buckets(
         &mut self,
         table: &Table,
@@ -220,7 +223,7 @@ impl Base {
                 Err(Error::NotFound { .. }) => return self.start_anew(table, Some(latest)).await,
                 Err(error) => return Err(error),
             };
-            let entries = delta_entries(table, &snapshot).await?;
+            let entries = table.delta_entries(&snapshot).await?;
             self.absorb(&entries);
             if let Some(own) = self
                 .own
@@ -230,7 +233,7 @@ impl Base {
                 own.newest = Some(snapshot);
             }
         }
-        let manifests = all_manifests(table, &latest).await?;
+        let manifests = table.manifests(&latest).await?;
         self.latest = Some(Latest {
             snapshot: latest,
             manifests,
@@ -244,7 +247,7 @@ impl Base {
             ..Self::default()
         };
         if let Some(snapshot) = latest {
-            let manifests = all_manifests(table, &snapshot).await?;
+            let manifests = table.manifests(&snapshot).await?;
             self.latest = Some(Latest {
                 snapshot,
                 manifests,
@@ -262,8 +265,9 @@ impl Base {
             None => None,
         };
         if let Some(newest) = &newest {
-            // A commit that is sent again after a lost reply adds the files of the newest own snapshot.
-            for entry in delta_entries(table, newest).await? {
+            // A commit that is sent again after a lost reply adds the files of the newest own
+            // snapshot.
+            for entry in table.delta_entries(newest).await? {
                 if entry.kind == FileKind::Add {
                     self.recent.insert(entry.key());
                 }
@@ -309,12 +313,18 @@ impl Base {
         let mut found = Vec::new();
         for manifest in self.manifests() {
             let bounds = manifest.partition_stats.decode(types.iter().copied())?;
-            if wanted.iter().any(|values| may_contain(&bounds, values)) {
+            if wanted.iter().any(|values| may_hold(&bounds, values)) {
                 found.push(manifest);
             }
         }
         Ok(found)
     }
+}
+
+/// Whether a manifest with these bounds may have entries of the partition with these values.
+fn may_hold(bounds: &[ColumnStats], values: &[Datum]) -> bool {
+    let mut columns = bounds.iter().zip(values);
+    columns.all(|(bound, value)| bound.may_hold(value))
 }
 
 /// The files added last, forgotten oldest first.

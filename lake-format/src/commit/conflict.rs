@@ -51,8 +51,8 @@ pub enum Conflict {
 
 /// Compares `change` with the snapshot that `base` knows.
 ///
-/// New files cost no more than finding each partition's bucket count, which is remembered. Deletes cost reading the live
-/// files of their partitions.
+/// New files cost no more than finding each partition's bucket count, which is remembered. Deletes
+/// cost reading the live files of their partitions.
 pub(super) async fn check(
     base: &mut Base,
     table: &Table,

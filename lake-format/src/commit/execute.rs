@@ -9,6 +9,7 @@ use super::CommitRequest;
 use super::base::Base;
 use super::merge::Merged;
 use super::plan::{Change, ListFile, Lists, next_snapshot};
+use crate::durable::MayBeLost;
 use crate::error::{Error, Result};
 use crate::manifest::{ManifestEntry, encode_manifest};
 use crate::manifest_list::{ManifestFileMeta, encode_manifest_list};
@@ -175,7 +176,8 @@ impl Attempt {
             self.candidate = None;
             return Err(error);
         }
-        // `AlreadyExists` too may be our own doing: a store client that lost a reply puts again by itself.
+        // `AlreadyExists` too may be our own doing: a store client that lost a reply puts again by
+        // itself.
         candidate.doubt = Some(error);
         match self.read_back(table).await {
             ReadBack::Settled(published) => Ok(published),
@@ -292,11 +294,10 @@ impl Attempt {
 /// Tells readers where to look first. They find the snapshot without it, so failing is no failure.
 pub(super) async fn write_latest_hint(table: &Table, id: i64) {
     let path = table.paths().latest_hint();
-    if let Err(error) = table
-        .store()
-        .put(&path, PutPayload::from(id.to_string()))
-        .await
-    {
+    let mut options = PutOptions::from(PutMode::Overwrite);
+    options.extensions.insert(MayBeLost);
+    let payload = PutPayload::from(id.to_string());
+    if let Err(error) = table.store().put_opts(&path, payload, options).await {
         tracing::debug!(%path, %error, "the hint was not written");
     }
 }

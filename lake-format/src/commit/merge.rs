@@ -25,8 +25,8 @@ pub(super) struct Merged {
 
 /// Merges the newest manifests if at least `merge_from` of them are small.
 ///
-/// `None` if there is nothing to do, or if one cannot be read: not merging is always right, and whoever needs that
-/// manifest will say what is wrong with it.
+/// `None` if there is nothing to do, or if one cannot be read: not merging is always right, and
+/// whoever needs that manifest will say what is wrong with it.
 pub(super) async fn merge(
     table: &Table,
     schema: &TableSchema,
@@ -47,8 +47,9 @@ pub(super) async fn merge(
     }
 }
 
-/// The run at the end that is worth merging: going back from the newest, each manifest is taken that is not larger than
-/// all behind it together. So each entry is merged a logarithmic number of times, and the order stays.
+/// The run at the end that is worth merging: going back from the newest, each manifest is taken
+/// that is not larger than all behind it together. So each entry is merged a logarithmic number of
+/// times, and the order stays.
 fn run_to_merge(
     manifests: &[ManifestFileMeta],
     target_bytes: i64,

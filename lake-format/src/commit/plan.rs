@@ -22,8 +22,8 @@ pub(super) struct Change {
 
 impl Change {
     /// # Errors
-    /// [`Error::BadValue`] if the request contradicts itself: deletes in an append, a file twice, two bucket counts in a
-    /// partition, a bucket beyond the count.
+    /// [`Error::BadValue`] if the request contradicts itself: deletes in an append, a file twice,
+    /// two bucket counts in a partition, a bucket beyond the count.
     pub(super) fn new(request: &CommitRequest) -> Result<Self> {
         if request.kind == CommitKind::Append && !request.deletes.is_empty() {
             return Err(bad("an append removes no files"));

@@ -112,8 +112,8 @@ async fn live(table: &Table) -> Vec<ManifestEntry> {
         return Vec::new();
     };
     let mut entries = Vec::new();
-    for manifest in scan::all_manifests(table, &latest).await.unwrap() {
-        entries.extend(scan::read_manifest(table, &manifest).await.unwrap());
+    for manifest in table.manifests(&latest).await.unwrap() {
+        entries.extend(table.read_manifest(&manifest.file_name).await.unwrap());
     }
     live_files(entries).unwrap()
 }
@@ -139,14 +139,15 @@ async fn manifests_on_disk(table: &Table) -> Vec<String> {
     names
 }
 
-/// Every file that a snapshot names is there and readable, counts add up, and numbers have no holes.
+/// Every file that a snapshot names is there and readable, counts add up, and numbers have no
+/// holes.
 async fn check_history(table: &Table) {
     let ids = table.snapshot_ids().await.unwrap();
     assert_eq!(ids, (1..=ids.len() as i64).collect::<Vec<_>>());
     let mut total = 0;
     for id in ids {
         let snapshot = table.snapshot(id).await.unwrap();
-        let delta = scan::delta_entries(table, &snapshot).await.unwrap();
+        let delta = table.delta_entries(&snapshot).await.unwrap();
         let sign = |entry: &ManifestEntry| match entry.kind {
             FileKind::Add => entry.file.row_count,
             FileKind::Delete => -entry.file.row_count,
@@ -158,8 +159,8 @@ async fn check_history(table: &Table) {
             (rows, total)
         );
         let mut entries = Vec::new();
-        for manifest in scan::all_manifests(table, &snapshot).await.unwrap() {
-            let read = scan::read_manifest(table, &manifest).await.unwrap();
+        for manifest in table.manifests(&snapshot).await.unwrap() {
+            let read = table.read_manifest(&manifest.file_name).await.unwrap();
             let path = table.paths().manifest(&manifest.file_name);
             let size = table.store().head(&path).await.unwrap().size;
             assert_eq!(manifest.file_size, size as i64);
@@ -351,8 +352,8 @@ async fn a_guard_that_refuses_while_a_put_is_in_doubt_makes_it_unknown() {
     assert!(matches!(error, Error::OutcomeUnknown { .. }), "{error}");
 }
 
-/// Lets call after call fail, in each way. Whatever happens, the commit is in the table once or not at all, the table is
-/// sound, and doing it again gets it there.
+/// Lets call after call fail, in each way. Whatever happens, the commit is in the table once or not
+/// at all, the table is sound, and doing it again gets it there.
 #[tokio::test]
 async fn whichever_call_fails_the_commit_happens_once_or_not_at_all() {
     for fault in [Fault::Before, Fault::After, Fault::MetItself] {

@@ -180,6 +180,19 @@ async fn after_a_failed_sync_nothing_is_read_until_a_sync_succeeds() {
 }
 
 #[tokio::test]
+async fn a_hint_is_written_without_a_sync() {
+    let (dir, recorder, store) = store();
+    let mut options = PutOptions::from(PutMode::Overwrite);
+    options.extensions.insert(MayBeLost);
+    store
+        .put_opts(&"LATEST".into(), "7".into(), options)
+        .await
+        .unwrap();
+    assert!(recorder.take(dir.path()).is_empty());
+    assert_eq!(read(&store, "LATEST").await, "7");
+}
+
+#[tokio::test]
 async fn a_root_that_is_missing_is_made_and_synced() {
     let dir = tempfile::tempdir().unwrap();
     let recorder = Arc::new(Recorder::default());

@@ -10,11 +10,13 @@ use crate::error::{Error, Result};
 
 /// The batch with exactly the columns of `schema`.
 ///
-/// Names and order must agree. Arrays are taken as they are; only labels change: names and ids of nested parts, the zone
-/// of an instant. `FixedSizeBinary` becomes `Binary`. No other type is converted.
+/// Names and order must agree. Arrays are taken as they are; only labels change: names and ids of
+/// nested parts, the zone of an instant. `FixedSizeBinary` becomes `Binary`. No other type is
+/// converted.
 ///
 /// # Errors
-/// [`Error::BadValue`] naming the column if it is another, has another type, or has a null where none may be.
+/// [`Error::BadValue`] naming the column if it is another, has another type, or has a null where
+/// none may be.
 pub(crate) fn conform(batch: &RecordBatch, schema: &SchemaRef) -> Result<RecordBatch> {
     let found = batch.schema_ref();
     if found.fields().len() != schema.fields().len() {

@@ -1,7 +1,8 @@
 //! Which columns of a table's files get a dictionary.
 //!
-//! A dictionary that fails over costs a fifth of the encoding time and saves nothing; one on a column of few values saves
-//! most of the bytes. So the first batch decides by its distinct values, and the table's writer remembers.
+//! A dictionary that fails over costs a fifth of the encoding time and saves nothing; one on a
+//! column of few values saves most of the bytes. So the first batch decides by its distinct values,
+//! and the table's writer remembers.
 
 use std::collections::HashSet;
 
@@ -64,7 +65,8 @@ fn sample_leaves(array: &ArrayRef, columns: &mut Vec<bool>) {
     }
 }
 
-/// Few distinct values, and few new ones in the second half: a key that grows with the rows is told from a small set.
+/// Few distinct values, and few new ones in the second half: a key that grows with the rows is told
+/// from a small set.
 fn is_worth_it(array: &ArrayRef) -> bool {
     let array = array.slice(0, array.len().min(SAMPLED_VALUES));
     let half = array.len() / 2;

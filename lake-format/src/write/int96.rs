@@ -64,7 +64,8 @@ impl Int96Encoder {
         Ok(())
     }
 
-    /// About how many bytes it holds, and how many it will be in the file: finished pages, and the open one as if plain.
+    /// About how many bytes it holds, and how many it will be in the file: finished pages, and the
+    /// open one as if plain.
     pub(crate) fn encoded_bytes(&self) -> usize {
         let finished = usize::try_from(self.writer.get_total_bytes_written()).unwrap_or(usize::MAX);
         finished + self.value_count.min(MAX_ROWS_PER_PAGE) * size_of::<Int96>()
@@ -98,7 +99,8 @@ pub(crate) struct Int96Leaf<'a> {
     row_count: usize,
 }
 
-/// The leaves of a column in file order: `Some` for those stored as INT96. The array must have exactly the field's type.
+/// The leaves of a column in file order: `Some` for those stored as INT96. The array must have
+/// exactly the field's type.
 pub(crate) fn int96_leaves<'a>(
     field: &'a Field,
     array: &'a ArrayRef,

@@ -21,7 +21,8 @@ use super::parquet_schema::parquet_schema;
 /// Said in each file; the form is the one that `parquet-mr` can read.
 const CREATED_BY: &str = concat!("weir-lake-format version ", env!("CARGO_PKG_VERSION"));
 
-/// Encodes one file in memory. Encoded row groups are taken out as they finish ([`FileEncoder::take_output`]).
+/// Encodes one file in memory. Encoded row groups are taken out as they finish
+/// ([`FileEncoder::take_output`]).
 pub(crate) struct FileEncoder {
     writer: SerializedFileWriter<Vec<u8>>,
     factory: ArrowRowGroupWriterFactory,
@@ -33,7 +34,8 @@ pub(crate) struct FileEncoder {
 }
 
 impl FileEncoder {
-    /// A file with the columns of `schema`: data pages of version 1, statistics for each column chunk.
+    /// A file with the columns of `schema`: data pages of version 1, statistics for each column
+    /// chunk.
     pub(crate) fn new(
         schema: &SchemaRef,
         compression: Compression,

@@ -14,9 +14,9 @@ const ROOT: &str = "paimon_schema";
 
 /// The message type of a file with the columns of `schema`.
 ///
-/// Differs from what the `parquet` crate makes of an Arrow schema in three places: timestamps in nanoseconds are INT96
-/// (Java reads no INT64 nanoseconds), `DECIMAL(1, s)` is INT32 like all decimals up to precision 9, and times are
-/// adjusted to UTC.
+/// Differs from what the `parquet` crate makes of an Arrow schema in three places: timestamps in
+/// nanoseconds are INT96 (Java reads no INT64 nanoseconds), `DECIMAL(1, s)` is INT32 like all
+/// decimals up to precision 9, and times are adjusted to UTC.
 ///
 /// # Errors
 /// If a column has an Arrow type that lake tables don't have; the message names it.

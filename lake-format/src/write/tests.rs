@@ -267,7 +267,8 @@ async fn buckets_that_do_not_fit_the_table_are_refused() {
     }
 }
 
-/// Reads every row of a file as text, by the reader of single values, which knows INT96 to the millisecond only.
+/// Reads every row of a file as text, by the reader of single values, which knows INT96 to the
+/// millisecond only.
 fn rows_as_text(bytes: Bytes) -> Vec<String> {
     let reader = SerializedFileReader::new(bytes).unwrap();
     let rows = reader.get_row_iter(None).unwrap();
@@ -330,7 +331,10 @@ async fn timestamps_of_nanoseconds_are_int96_and_come_back_exactly() {
 async fn nested_timestamps_of_nanoseconds_keep_their_places() {
     let list = r#"{"type":"ARRAY","element":"TIMESTAMP(9)"}"#;
     let map = r#"{"type":"MAP","key":"INT","value":"TIMESTAMP(9)"}"#;
-    let row = r#"{"type":"ROW","fields":[{"id":1,"name":"x","type":"INT"},{"id":2,"name":"y","type":"TIMESTAMP(9)"}]}"#;
+    let row = concat!(
+        r#"{"type":"ROW","fields":[{"id":1,"name":"x","type":"INT"},"#,
+        r#"{"id":2,"name":"y","type":"TIMESTAMP(9)"}]}"#
+    );
     let fixture = Fixture::new(&[("l", list), ("m", map), ("r", row)]);
     let arrow = fixture.schema.arrow_schema();
     let stamp = |millis: Option<i64>| millis.map(|millis| millis * 1_000_000);
@@ -386,4 +390,33 @@ async fn nested_timestamps_of_nanoseconds_keep_their_places() {
     }
     let texts = rows_as_text(fixture.bytes("data-u-0.parquet").await);
     assert_eq!(texts.len(), 7);
+}
+
+/// A warehouse folder where a folder of the table is a file: no write below it can succeed.
+#[tokio::test]
+async fn a_store_that_fails_is_an_error_that_names_the_file_and_breaks_the_writer() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("t"), "in the way").unwrap();
+    let store = Arc::new(crate::DurableLocal::open(dir.path()).unwrap());
+    let fixture = Fixture::new(&[("a", "BIGINT")]);
+    let target = WriteTarget {
+        schema: Arc::clone(&fixture.schema),
+        partition: Partition::unpartitioned(),
+        bucket: 0,
+        total_buckets: -1,
+        first_sequence_number: 0,
+    };
+    let options = fixture.options.clone();
+    let mut writer = DataFileWriter::new(target, options, store, Path::from("t")).unwrap();
+    writer.write(fixture.batch(vec![ints(0..3)])).await.unwrap();
+    let error = writer.flush().await.unwrap_err();
+    assert!(
+        error.to_string().contains("t/bucket-0/data-u-0.parquet"),
+        "{error}"
+    );
+    let again = writer.write(fixture.batch(vec![ints(0..3)])).await;
+    assert!(
+        matches!(again, Err(Error::WriterBroken { .. })),
+        "{again:?}"
+    );
 }

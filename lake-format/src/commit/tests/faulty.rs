@@ -54,7 +54,8 @@ impl FaultyStore {
         Arc::clone(&self.inner)
     }
 
-    /// From now on `choose` decides, by number of the call, its verb and its path. Forgets the calls so far.
+    /// From now on `choose` decides, by number of the call, its verb and its path. Forgets the
+    /// calls so far.
     pub(super) fn inject(
         &self,
         choose: impl FnMut(usize, &str, &Path) -> Option<Fault> + Send + 'static,
