@@ -70,7 +70,7 @@ fn put_value(out: &mut String, value: &Datum, data_type: &DataType) -> Result<()
         (Datum::Float(v), _) => put_float(out, f64::from(*v), v),
         (Datum::Double(v), _) => put_float(out, *v, v),
         (Datum::Decimal(v), TypeKind::Decimal { scale, .. }) => {
-            put_text(out, &decimal_text(*v, *scale))
+            put_text(out, &decimal_text(*v, *scale));
         }
         (Datum::String(v), _) => put_text(out, v),
         (Datum::Bytes(v), _) => {
@@ -83,7 +83,7 @@ fn put_value(out: &mut String, value: &Datum, data_type: &DataType) -> Result<()
         (Datum::Date(v), _) => put_text(out, &date_text(*v)?),
         (Datum::Time(v), _) => put_text(out, &format!("{}.{:03}", clock_text(v / 1000), v % 1000)),
         (Datum::Timestamp(v), TypeKind::TimestampLtz { .. }) => {
-            put_text(out, &(timestamp_text(*v)? + "Z"))
+            put_text(out, &(timestamp_text(*v)? + "Z"));
         }
         (Datum::Timestamp(v), _) => put_text(out, &timestamp_text(*v)?),
         (Datum::Array(items), TypeKind::Array(element)) => {

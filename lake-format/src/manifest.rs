@@ -107,13 +107,13 @@ pub fn live_files(entries: impl IntoIterator<Item = ManifestEntry>) -> Result<Ve
                 }
                 (place, true)
             }
-            FileKind::Delete => match places.remove(&Identity(entry)) {
-                Some(added) => (added, false),
-                None => {
-                    let reason = format!("`{name}` is removed but not live");
-                    return Err(Error::malformed("manifest", reason));
-                }
-            },
+            FileKind::Delete => {
+                let added = places.remove(&Identity(entry));
+                let added = added.ok_or_else(|| {
+                    Error::malformed("manifest", format!("`{name}` is removed but not live"))
+                })?;
+                (added, false)
+            }
         };
         if let Some(slot) = is_live.get_mut(changed) {
             *slot = live;
@@ -130,39 +130,15 @@ pub fn live_files(entries: impl IntoIterator<Item = ManifestEntry>) -> Result<Ve
 /// An entry compared by its [`FileKey`], without copying it.
 struct Identity<'a>(&'a ManifestEntry);
 
-impl<'a> Identity<'a> {
-    fn parts(
-        &self,
-    ) -> (
-        &'a [u8],
-        i32,
-        i32,
-        &'a str,
-        &'a [String],
-        Option<&'a [u8]>,
-        Option<&'a str>,
-    ) {
-        let ManifestEntry {
-            partition,
-            bucket,
-            file,
-            ..
-        } = self.0;
-        (
-            partition,
-            *bucket,
-            file.level,
-            &file.file_name,
-            &file.extra_files,
-            file.embedded_file_index.as_deref(),
-            file.external_path.as_deref(),
-        )
-    }
-}
-
 impl PartialEq for Identity<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.parts() == other.parts()
+        let (a, b) = (self.0, other.0);
+        a.file.file_name == b.file.file_name
+            && (a.bucket, a.file.level) == (b.bucket, b.file.level)
+            && a.partition == b.partition
+            && a.file.extra_files == b.file.extra_files
+            && a.file.embedded_file_index == b.file.embedded_file_index
+            && a.file.external_path == b.file.external_path
     }
 }
 

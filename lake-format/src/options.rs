@@ -194,19 +194,19 @@ impl<'a> TableOptions<'a> {
         parse_stats_mode(name, self.get(name).unwrap_or("truncate(16)"))
     }
 
-    fn is_true(&self, name: &str, default: bool) -> bool {
+    fn is_true(self, name: &str, default: bool) -> bool {
         self.get(name)
             .map_or(default, |text| text.eq_ignore_ascii_case("true"))
     }
 
-    fn number<T: std::str::FromStr>(&self, name: &str, default: T) -> Result<T> {
+    fn number<T: std::str::FromStr>(self, name: &str, default: T) -> Result<T> {
         let Some(text) = self.get(name) else {
             return Ok(default);
         };
         text.trim().parse().map_err(|_| bad_option(name, text))
     }
 
-    fn size(&self, name: &str, default: u64) -> Result<u64> {
+    fn size(self, name: &str, default: u64) -> Result<u64> {
         let Some(text) = self.get(name) else {
             return Ok(default);
         };

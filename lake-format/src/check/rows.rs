@@ -109,11 +109,12 @@ fn wrong_stats(stated: &ColumnStats, real: &ColumnStats) -> Option<String> {
 
 /// Zeros of both signs are equal in filters.
 fn are_equal_zeros(a: &Datum, b: &Datum) -> bool {
-    match (a, b) {
-        (Datum::Float(a), Datum::Float(b)) => a == b,
-        (Datum::Double(a), Datum::Double(b)) => a == b,
+    let is_zero = |value: &Datum| match value {
+        Datum::Float(value) => value.abs().to_bits() == 0,
+        Datum::Double(value) => value.abs().to_bits() == 0,
         _ => false,
-    }
+    };
+    is_zero(a) && is_zero(b)
 }
 
 /// The first row of a batch that is not of the split's partition and bucket.

@@ -31,13 +31,10 @@ impl Datum {
             Some(datum) => Some(datum),
             None => nested(array, row, &data_type.kind)?,
         };
-        match found {
-            Some(datum) => Ok(datum),
-            None => {
-                let reason = format!("an Arrow array of {} for {data_type}", array.data_type());
-                Err(Error::bad_value("array", reason))
-            }
-        }
+        found.ok_or_else(|| {
+            let reason = format!("an Arrow array of {} for {data_type}", array.data_type());
+            Error::bad_value("array", reason)
+        })
     }
 }
 

@@ -69,9 +69,9 @@ pub(crate) fn date_text(days: i32) -> Result<String> {
     let date = epoch.checked_add(
         jiff::Span::new()
             .try_days(i64::from(days))
-            .map_err(out_of_range)?,
+            .map_err(|e| out_of_range(&e))?,
     );
-    let date = date.map_err(out_of_range)?;
+    let date = date.map_err(|e| out_of_range(&e))?;
     Ok(format!(
         "{:04}-{:02}-{:02}",
         date.year(),
@@ -80,7 +80,7 @@ pub(crate) fn date_text(days: i32) -> Result<String> {
     ))
 }
 
-fn out_of_range(e: jiff::Error) -> Error {
+fn out_of_range(e: &jiff::Error) -> Error {
     Error::bad_value("date", e.to_string())
 }
 

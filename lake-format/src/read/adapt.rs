@@ -255,8 +255,8 @@ fn is_widening(from: &TypeKind, to: &TypeKind) -> bool {
         | (BigInt, Float | Double | Decimal { .. })
         | (Float | Decimal { .. }, Double)
         | (Date, Timestamp { .. }) => true,
-        (Decimal { scale: old, .. }, Decimal { scale: new, .. }) => new >= old,
-        (Timestamp { precision: old }, Timestamp { precision: new })
+        (Decimal { scale: old, .. }, Decimal { scale: new, .. })
+        | (Timestamp { precision: old }, Timestamp { precision: new })
         | (TimestampLtz { precision: old }, TimestampLtz { precision: new }) => new >= old,
         _ => false,
     }
