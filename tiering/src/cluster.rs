@@ -159,7 +159,7 @@ pub trait LogReader: Send {
     /// Reads the bucket no more.
     fn remove(&mut self, bucket: TableBucket);
 
-    /// What came since the last call; waits up to `max_wait` for something.
+    /// What came since the last call; waits up to `max_wait` for something. Cancelling loses nothing.
     async fn poll(&mut self, max_wait: Duration) -> Vec<Fetched>;
 }
 

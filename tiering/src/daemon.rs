@@ -126,6 +126,7 @@ impl Daemon {
             clock: Arc::clone(&components.clock),
             open_buckets: config.open_buckets,
             fetch_bytes: config.fetch_bytes(),
+            max_batch_bytes: config.memory / 4,
             target_file_bytes: config.target_file_bytes,
         };
         let (commands, inbox) = mpsc::channel(COMMAND_QUEUE);

@@ -6,7 +6,9 @@
 
 use std::collections::BTreeMap;
 
+use object_store::ObjectStoreExt;
 use serde::{Deserialize, Serialize};
+use weir_lake_format::Table;
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId};
 
 use crate::error::{Error, Result};
@@ -120,6 +122,30 @@ pub fn parse(text: &str) -> Result<RangesProperty> {
         (None, Some(file)) => Ok(RangesProperty::File(file)),
         (Some(groups), None) => ungroup(groups).map(RangesProperty::Inline),
         _ => Err(bad("neither ranges nor a file, or both".to_owned())),
+    }
+}
+
+/// The ranges that a snapshot's property says, read from the file it names if it names one.
+///
+/// # Errors
+/// [`Error::BadRanges`] as [`parse`], also if the file can't be read or names another.
+pub async fn load(table: &Table, text: &str) -> Result<Vec<BucketRange>> {
+    let file = match parse(text)? {
+        RangesProperty::Inline(ranges) => return Ok(ranges),
+        RangesProperty::File(file) => file,
+    };
+    let bad = |reason: String| Error::BadRanges {
+        reason: format!("{file}: {reason}"),
+    };
+    let path = file
+        .split('/')
+        .fold(table.root().clone(), |path, part| path.join(part));
+    let read = async { table.store().get(&path).await?.bytes().await };
+    let bytes = read.await.map_err(|error| bad(error.to_string()))?;
+    let text = std::str::from_utf8(&bytes).map_err(|error| bad(error.to_string()))?;
+    match parse(text)? {
+        RangesProperty::Inline(ranges) => Ok(ranges),
+        RangesProperty::File(other) => Err(bad(format!("names another file, {other}"))),
     }
 }
 

@@ -93,6 +93,8 @@ impl SourceTask {
     }
 
     async fn read(&mut self, reader: &mut dyn LogReader) {
+        // The next answer may be on its way while the last one is handed over.
+        let _ahead = self.budget.reserve(self.fetch_bytes).await;
         let mut open = 0_usize;
         loop {
             if open == 0 {
@@ -100,15 +102,21 @@ impl SourceTask {
                     Some(command) => obey(reader, command, &mut open),
                     None => return,
                 }
-            }
-            while let Ok(command) = self.commands.try_recv() {
-                obey(reader, command, &mut open);
-            }
-            if open == 0 {
                 continue;
             }
             let mut memory = self.budget.reserve(self.fetch_bytes).await;
-            let fetched = reader.poll(MAX_WAIT).await;
+            let fetched = tokio::select! {
+                biased;
+                command = self.commands.recv() => {
+                    let Some(command) = command else { return };
+                    obey(reader, command, &mut open);
+                    while let Ok(command) = self.commands.try_recv() {
+                        obey(reader, command, &mut open);
+                    }
+                    continue;
+                }
+                fetched = reader.poll(MAX_WAIT) => fetched,
+            };
             if fetched.is_empty() {
                 continue;
             }

@@ -2,7 +2,7 @@
 //! something can be made to go wrong.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -18,6 +18,8 @@ pub(crate) enum Fault {
     Fail,
     /// The call does its work, its reply is lost.
     LoseReply,
+    /// The call does its work, its reply is lost, and every later call fails.
+    LoseReplyForEver,
     /// The process dies before the call.
     CrashBefore,
     /// The process dies after the call.
@@ -40,6 +42,8 @@ struct Inner {
     plan: Mutex<Option<(u64, Fault)>>,
     fired: Mutex<Option<String>>,
     stopped: Notify,
+    /// While set, every call fails.
+    down: AtomicBool,
     /// While set, no call of the process goes on.
     still: watch::Sender<bool>,
 }
@@ -79,6 +83,9 @@ impl Faults {
     /// Begins a call: `Err` if it is to fail without doing anything.
     pub(crate) async fn before(&self, call: &str) -> Result<After, ()> {
         self.moving().await;
+        if self.inner.down.load(Ordering::SeqCst) {
+            return Err(());
+        }
         let number = self.inner.calls.fetch_add(1, Ordering::SeqCst);
         let fault = {
             let mut plan = self.inner.plan.lock();
@@ -94,6 +101,10 @@ impl Faults {
         match fault {
             Fault::Fail => Err(()),
             Fault::LoseReply => Ok(After::LoseReply),
+            Fault::LoseReplyForEver => {
+                self.inner.down.store(true, Ordering::SeqCst);
+                Ok(After::LoseReply)
+            }
             Fault::CrashAfter => Ok(After::Crash),
             Fault::FreezeAfter => Ok(After::Freeze),
             Fault::CrashBefore => self.die().await,

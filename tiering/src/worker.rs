@@ -48,6 +48,8 @@ pub struct WorkerResources {
     pub open_buckets: usize,
     /// About what one read of the log brings.
     pub fetch_bytes: u64,
+    /// What one batch may decompress to.
+    pub max_batch_bytes: u64,
     /// The size of data files, if the table says none.
     pub target_file_bytes: u64,
 }
@@ -140,6 +142,7 @@ impl<'a> Writing<'a> {
         reading.spawn(task.run(reader, abort.clone()));
         let schemas = Schemas::new(
             Arc::clone(&resources.client),
+            resources.max_batch_bytes,
             Arc::clone(&job.info),
             Arc::clone(&job.lake),
         );

@@ -65,6 +65,11 @@ async fn each_row_is_in_the_lake_once_whichever_reply_is_lost() {
 }
 
 #[tokio::test]
+async fn each_row_is_in_the_lake_once_after_a_lost_reply_that_nothing_can_tell_about() {
+    sweep(Fault::LoseReplyForEver).await;
+}
+
+#[tokio::test]
 async fn each_row_is_in_the_lake_once_wherever_the_process_dies() {
     sweep(Fault::CrashBefore).await;
     sweep(Fault::CrashAfter).await;
@@ -462,4 +467,90 @@ async fn many_partitions_fit_in_a_small_budget() {
     assert_eq!(report.committed.unwrap().rows, 1_000);
     assert_eq!(runner.resources.budget.used_bytes(), 0);
     world.check(true).await;
+}
+
+#[tokio::test]
+async fn ranges_of_many_buckets_stand_in_a_file() {
+    let mut world = World::new(Shape::plain(6_000)).await;
+    for b in 0..6_000 {
+        world.append_empty(bucket(None, b));
+    }
+    world.recover().await;
+    let snapshots = world.snapshots().await;
+    let text = snapshots[0].property(crate::committer::RANGES).unwrap();
+    assert!(text.contains("\"file\":\"weir/ranges-"), "{text}");
+    world.check(true).await;
+}
+
+#[tokio::test]
+async fn batches_of_an_old_schema_are_padded_to_the_lakes_columns() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 3);
+    world.add_column("extra").await;
+    world.append(bucket(None, 0), 2);
+    world.recover().await;
+    world.check(true).await;
+    let lake = world.lake().await;
+    let snapshot = lake.latest_snapshot().await.unwrap().unwrap();
+    let splits = lake
+        .plan(&snapshot, &weir_lake_format::Filter::default())
+        .await
+        .unwrap();
+    let stream = lake.read_split(&splits[0], Some(&["extra"])).await.unwrap();
+    let batches: Vec<arrow::array::RecordBatch> = stream.try_collect().await.unwrap();
+    let nulls: usize = batches
+        .iter()
+        .map(|batch| arrow::array::Array::null_count(batch.column(0)))
+        .sum();
+    assert_eq!(nulls, 3, "the two newer rows have a value");
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Append(i32, i64),
+    Empty(i32),
+    Round,
+    Faulty(Fault, u64),
+}
+
+fn steps() -> impl proptest::strategy::Strategy<Value = Vec<Step>> {
+    use proptest::prelude::*;
+    let fault = prop_oneof![
+        Just(Fault::Fail),
+        Just(Fault::LoseReply),
+        Just(Fault::LoseReplyForEver),
+        Just(Fault::CrashBefore),
+        Just(Fault::CrashAfter),
+    ];
+    let step = prop_oneof![
+        3 => (0..3_i32, 1..9_i64).prop_map(|(b, rows)| Step::Append(b, rows)),
+        1 => (0..3_i32).prop_map(Step::Empty),
+        1 => Just(Step::Round),
+        3 => (fault, 0..45_u64).prop_map(|(fault, at)| Step::Faulty(fault, at)),
+    ];
+    proptest::collection::vec(step, 1..25)
+}
+
+async fn walk(steps: Vec<Step>) {
+    let mut world = World::new(Shape::plain(3)).await;
+    for step in steps {
+        match step {
+            Step::Append(b, rows) => world.append(bucket(None, b), rows),
+            Step::Empty(b) => world.append_empty(bucket(None, b)),
+            // May find something to put right first.
+            Step::Round => drop(world.round().await),
+            Step::Faulty(fault, at) => drop(faulty_round(&world, fault, at).await),
+        }
+    }
+    world.recover().await;
+    world.check(true).await;
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(40))]
+    #[test]
+    fn tiered_rows_equal_the_log_after_any_history(steps in steps()) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(walk(steps));
+    }
 }

@@ -387,10 +387,12 @@ impl LogReader for FakeReader {
         };
         let mut fetched = Vec::new();
         let mut ended = Vec::new();
+        // Taken over only when the answer is given: a cancelled poll loses nothing.
+        let mut positions = self.positions.clone();
         {
             let state = self.cluster.state.lock();
             let mut room = i64::try_from(self.max_bytes).unwrap();
-            for (bucket, (next, stop)) in &mut self.positions {
+            for (bucket, (next, stop)) in &mut positions {
                 if room <= 0 || state.mute.contains(bucket) {
                     continue;
                 }
@@ -442,9 +444,11 @@ impl LogReader for FakeReader {
             }
         }
         for bucket in ended {
-            self.positions.remove(&bucket);
+            positions.remove(&bucket);
         }
-        if self.cluster.faults.after(after).await.is_err() {
+        let lost = self.cluster.faults.after(after).await.is_err();
+        self.positions = positions;
+        if lost {
             // The answer is lost: the reader asks again from where it was, which this double leaves to the next round.
             let fault = |f: Fetched| Fetched {
                 batches: vec![],

@@ -34,7 +34,7 @@ use crate::enumerate::PartitionView;
 use crate::error::Result;
 use crate::lake_table::Warehouse;
 use crate::memory::MemoryBudget;
-use crate::ranges::{RangesProperty, parse};
+use crate::ranges;
 use crate::round::Lease;
 use crate::runner::{RoundReport, Runner, RunnerLimits};
 use crate::worker::{RoundSignals, WorkerResources};
@@ -207,7 +207,8 @@ impl World {
             .map(|id| (id % 3 != 0).then(|| format!("row {id}")))
             .collect();
         let day = bucket.partition.map(|id| vec![format!("p{id}"); ids.len()]);
-        let schema = fluss_schema(day.is_some()).arrow_schema();
+        let info = self.cluster.state.lock().tables[&self.path].info.clone();
+        let schema = info.schema.arrow_schema();
         let mut columns: Vec<Arc<dyn Array>> = vec![
             Arc::new(Int64Array::from(ids.clone())),
             Arc::new(StringArray::from(names)),
@@ -215,10 +216,36 @@ impl World {
         if let Some(day) = day {
             columns.push(Arc::new(StringArray::from(day)));
         }
+        while columns.len() < schema.fields().len() {
+            columns.push(Arc::new(Int64Array::from(ids.clone())));
+        }
         let batch = RecordBatch::try_new(schema, columns).unwrap();
         let none = BatchIdentity::NO_WRITER;
-        let bytes = encode_append(SchemaId(1), none, -1, &batch, Compression::None).unwrap();
+        let bytes = encode_append(info.schema_id, none, -1, &batch, Compression::None).unwrap();
         self.store_batch(bucket, &bytes, ids.into_iter().map(Some).collect());
+    }
+
+    /// Adds a nullable BIGINT column to both sides; rows that are appended from now on have a value in it.
+    pub(crate) async fn add_column(&mut self, name: &str) {
+        let lake = self.lake().await;
+        let schema = lake.latest_schema().await.unwrap();
+        let id = schema.highest_field_id + 1;
+        let mut wider = TableSchema {
+            id: schema.id + 1,
+            highest_field_id: id,
+            ..schema
+        };
+        wider
+            .fields
+            .push(DataField::new(id, name, LakeKind::BigInt.nullable()));
+        lake.add_schema(&wider).await.unwrap();
+        let mut state = self.cluster.state.lock();
+        let table = state.tables.get_mut(&self.path).unwrap();
+        let column = Column::new(name, LogicalType::nullable(TypeKind::BigInt));
+        let schema = Arc::new(table.info.schema.with_column_added(column).unwrap());
+        table.info.schema_id = SchemaId(table.info.schema_id.0 + 1);
+        table.info.schema = Arc::clone(&schema);
+        table.schemas.insert(table.info.schema_id, schema);
     }
 
     /// Appends a batch without rows, which takes one offset.
@@ -255,6 +282,7 @@ impl World {
                 clock: self.clock.clone(),
                 open_buckets: 8,
                 fetch_bytes: 1 << 20,
+                max_batch_bytes: 16 << 20,
                 target_file_bytes: 1 << 20,
             },
             warehouse: Warehouse::new(Arc::new(store), Path::from("lake")),
@@ -360,11 +388,10 @@ impl World {
     pub(crate) async fn check(&self, bucket_aware: bool) {
         assert_eq!(self.lake_rows().await, self.log_rows(bucket_aware));
         let mut ends: BTreeMap<(Option<PartitionId>, BucketId), LogOffset> = BTreeMap::new();
+        let lake = self.lake().await;
         for snapshot in self.snapshots().await {
             let text = snapshot.property(committer::RANGES).unwrap();
-            let RangesProperty::Inline(ranges) = parse(text).unwrap() else {
-                panic!("{text}")
-            };
+            let ranges = ranges::load(&lake, text).await.unwrap();
             let rows: i64 = ranges.iter().map(|range| range.rows).sum();
             assert_eq!(
                 rows, snapshot.delta_record_count,

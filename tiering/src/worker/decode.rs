@@ -7,6 +7,7 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use weir_protocol::ids::LogOffset;
+use weir_protocol::record::arrow::DecodeLimits;
 use weir_protocol::record::rows::RowFormat;
 use weir_protocol::record::{self, ChangeType, LogBatch};
 use weir_protocol::schema::Schema;
@@ -22,6 +23,7 @@ pub(super) struct LogForm {
     schema: Arc<Schema>,
     arrow: SchemaRef,
     format: LogFormat,
+    limits: DecodeLimits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +49,11 @@ enum Fault {
 
 impl LogForm {
     /// How a table with these properties encodes batches of `schema`; Arrow if nothing is said.
-    pub(super) fn new(schema: &Arc<Schema>, properties: &BTreeMap<String, String>) -> Self {
+    pub(super) fn new(
+        schema: &Arc<Schema>,
+        properties: &BTreeMap<String, String>,
+        max_batch_bytes: u64,
+    ) -> Self {
         let format = match properties
             .get(LOG_FORMAT)
             .map(|name| name.to_ascii_uppercase())
@@ -60,6 +66,9 @@ impl LogForm {
             schema: Arc::clone(schema),
             arrow: schema.arrow_schema(),
             format,
+            limits: DecodeLimits {
+                max_uncompressed_bytes: max_batch_bytes,
+            },
         }
     }
 }
@@ -82,7 +91,7 @@ pub(super) fn decode(
         .into());
     }
     let decoded = match form.format {
-        LogFormat::Arrow => record::arrow::decode(batch, &form.arrow)?,
+        LogFormat::Arrow => record::arrow::decode_limited(batch, &form.arrow, form.limits)?,
         LogFormat::Rows(format) => record::rows::decode(batch, &form.schema, format)?,
     };
     let appends = |types: &Vec<ChangeType>| types.iter().all(|t| *t == ChangeType::AppendOnly);

@@ -25,6 +25,7 @@ pub(super) struct Form {
 #[derive(Debug)]
 pub(super) struct Schemas {
     client: Arc<dyn TieringClient>,
+    max_batch_bytes: u64,
     info: Arc<TableInfo>,
     lake: Arc<LakeTable>,
     known: Mutex<HashMap<SchemaId, Arc<Form>>>,
@@ -34,11 +35,13 @@ impl Schemas {
     /// Knows the table's current schema without asking.
     pub(super) fn new(
         client: Arc<dyn TieringClient>,
+        max_batch_bytes: u64,
         info: Arc<TableInfo>,
         lake: Arc<LakeTable>,
     ) -> Self {
         Self {
             client,
+            max_batch_bytes,
             info,
             lake,
             known: Mutex::new(HashMap::new()),
@@ -57,7 +60,7 @@ impl Schemas {
         };
         let alignment = Alignment::new(self.lake.path(), &schema, &self.lake.schema)?;
         let form = Arc::new(Form {
-            log: LogForm::new(&schema, &self.info.properties),
+            log: LogForm::new(&schema, &self.info.properties, self.max_batch_bytes),
             alignment,
         });
         self.known.lock().insert(id, Arc::clone(&form));
