@@ -5,8 +5,15 @@
 pub mod columns;
 pub mod connect;
 pub mod exit;
+pub mod load;
+pub mod lake;
 pub mod output;
+pub mod progress;
+pub mod settings;
+pub mod status;
 pub mod table;
+pub mod tier;
+pub mod verify;
 
 use std::path::PathBuf;
 
@@ -19,7 +26,7 @@ use weir_protocol::ids::TablePath;
 #[command(after_help = "Example:\n  weir demo\n  weir up --data-dir ./weir-data")]
 pub struct Cli {
     /// What is logged to standard error: `error`, `warn`, `info`, `debug`, or a filter such as `weir_server=debug`.
-    #[arg(long, global = true, env = "WEIR_LOG", default_value = "warn,weir=info", hide_default_value = true)]
+    #[arg(long, global = true, env = "WEIR_LOG", default_value = "warn,weir=info,weir_server=info,weir_tiering=info,weir_catalog=info", hide_default_value = true)]
     pub log: String,
     /// Logs one JSON object a line.
     #[arg(long, global = true, env = "WEIR_LOG_JSON")]
@@ -338,9 +345,6 @@ pub struct Status {
     /// Ends the pause of this table.
     #[arg(long, value_name = "TABLE", group = "action")]
     pub resume: Option<TablePath>,
-    /// With --pause: why.
-    #[arg(long, requires = "pause", default_value = "paused by hand")]
-    pub reason: String,
 }
 
 /// `weir lake …`.

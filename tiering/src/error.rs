@@ -125,6 +125,13 @@ pub enum Error {
         offset: LogOffset,
         source: Source,
     },
+    /// A bucket's log gives no more of what it should hold.
+    #[error("{bucket} can't be read at offset {offset}: {reason}")]
+    LogStuck {
+        bucket: TableBucket,
+        offset: LogOffset,
+        reason: String,
+    },
     /// A column of the log that the lake table can't take.
     #[error("{table}: {bucket}, offset {offset}, column {column}: {reason}")]
     Column {
@@ -284,6 +291,7 @@ impl Error {
             | Error::BadAnswer { .. }
             | Error::MissingOffset { .. }
             | Error::UnknownCommit { .. }
+            | Error::LogStuck { .. }
             | Error::LakeBusy { .. }
             | Error::Panicked { .. } => Verdict::Retry,
             Error::Lake { source, .. } | Error::Warehouse { source, .. } => {

@@ -131,6 +131,11 @@ impl LakeTable {
         }
     }
 
+    /// Whether all buckets of the log share bucket 0 of the lake.
+    pub fn is_bucket_unaware(&self) -> bool {
+        self.mode == BucketMode::Unaware
+    }
+
     /// Deletes data files that no snapshot names, as far as possible: what is left is swept by name later.
     pub async fn discard(&self, files: Vec<CommitMessage>) {
         let options = TableOptions::new(&self.schema.options);

@@ -2,7 +2,8 @@
 //!
 //! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]), [`mod@enumerate`] turns offsets
 //! into splits, [`worker`]s write each split's rows as files of one bucket, the [`committer`] publishes them and reports the
-//! progress. The [`daemon`] runs rounds of many tables side by side.
+//! progress. The [`daemon`] runs rounds of many tables side by side; [`grpc`] and [`http`] tell how they fare, [`mod@verify`]
+//! audits what they did, and [`cli`] is what a person types.
 
 pub mod align;
 pub mod cli;
@@ -13,6 +14,8 @@ pub mod daemon;
 mod duration;
 pub mod enumerate;
 pub mod error;
+pub mod grpc;
+pub mod http;
 pub mod lake_table;
 pub mod load;
 pub mod memory;
@@ -25,6 +28,7 @@ pub mod split;
 pub mod status;
 #[cfg(test)]
 mod testing;
+pub mod verify;
 mod wall;
 pub mod worker;
 

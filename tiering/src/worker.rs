@@ -26,9 +26,9 @@ use crate::split::Split;
 use crate::worker::lane::{Lane, LaneInput};
 use crate::worker::schemas::Schemas;
 
-mod decode;
+pub(crate) mod decode;
 mod lane;
-mod schemas;
+pub(crate) mod schemas;
 
 /// Batches that may wait before one lane; the memory budget is the true limit.
 const LANE_QUEUE: usize = 256;

@@ -9,7 +9,7 @@ use weir_protocol::client::{Client, ClientConfig, Error};
 use weir_protocol::ids::TablePath;
 use weir_protocol::sasl::PlainCredentials;
 
-use super::exit::{Failure, Outcome};
+use super::exit::{Failure, Outcome, sentence};
 use super::{Cluster, Warehouse};
 
 /// Connects to the cluster.
@@ -24,7 +24,8 @@ pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
     }
     Client::connect(config).await.map_err(|error| {
         let addresses = arguments.bootstrap.join(",");
-        let message = format!("can't reach the cluster at {addresses}: {error}; is it running?");
+        let why = sentence(&error);
+        let message = format!("can't reach the cluster at {addresses}: {why}; is it running?");
         if error.is_retriable() { Failure::try_again(message) } else { Failure::failed(message) }
     })
 }
@@ -32,11 +33,12 @@ pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
 /// The failure for an error of the cluster: retriable ones ask to try again.
 pub fn failure(error: &Error) -> Failure {
     if error.outcome_is_unknown() {
+        let error = sentence(error);
         Failure::try_again(format!("{error}; it may or may not have happened: look before you repeat it"))
     } else if error.is_retriable() {
-        Failure::try_again(error)
+        Failure::try_again(sentence(error))
     } else {
-        Failure::failed(error)
+        Failure::error(error)
     }
 }
 
@@ -46,7 +48,7 @@ pub fn failure(error: &Error) -> Failure {
 /// If the address can't be understood.
 pub fn store(arguments: &Warehouse) -> Outcome<(Arc<dyn ObjectStore>, Path)> {
     let options = std::collections::BTreeMap::new();
-    weir_lake_format::store::open_warehouse(&arguments.warehouse, &options).map_err(Failure::failed)
+    weir_lake_format::store::open_warehouse(&arguments.warehouse, &options).map_err(Failure::error)
 }
 
 /// Opens a table of the lake.
@@ -56,5 +58,5 @@ pub fn store(arguments: &Warehouse) -> Outcome<(Arc<dyn ObjectStore>, Path)> {
 pub async fn lake_table(arguments: &Warehouse, path: &TablePath) -> Outcome<Table> {
     let (store, root) = store(arguments)?;
     let folder = root.join(format!("{}.db", path.database)).join(path.table.clone());
-    Table::open(store, folder).await.map_err(Failure::failed)
+    Table::open(store, folder).await.map_err(Failure::error)
 }

@@ -27,6 +27,11 @@ impl Failure {
         Self { message: message.to_string(), kind: Kind::Failed }
     }
 
+    /// As [`Failure::failed`], with the error's causes.
+    pub fn error(error: impl std::error::Error) -> Self {
+        Self::failed(sentence(&error))
+    }
+
     /// The command line asks for something that can't be. Exit code 2.
     pub fn usage(message: impl fmt::Display) -> Self {
         Self { message: message.to_string(), kind: Kind::Usage }
@@ -45,6 +50,20 @@ impl Failure {
             Kind::TryAgain => 75,
         })
     }
+}
+
+/// An error and its causes in one line, each said once.
+pub fn sentence(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 impl fmt::Display for Failure {

@@ -87,7 +87,7 @@ pub fn print(text: &str) -> Outcome {
 /// # Errors
 /// If standard output can't be written.
 pub fn print_json(value: &impl Serialize) -> Outcome {
-    let text = serde_json::to_string_pretty(value).map_err(Failure::failed)?;
+    let text = serde_json::to_string_pretty(value).map_err(Failure::error)?;
     print(&(text + "\n"))
 }
 

@@ -19,7 +19,7 @@ const LOG_FORMAT: &str = "table.log.format";
 
 /// How batches of one schema are decoded.
 #[derive(Clone, Debug)]
-pub(super) struct LogForm {
+pub(crate) struct LogForm {
     schema: Arc<Schema>,
     arrow: SchemaRef,
     format: LogFormat,
@@ -49,7 +49,7 @@ enum Fault {
 
 impl LogForm {
     /// How a table with these properties encodes batches of `schema`; Arrow if nothing is said.
-    pub(super) fn new(
+    pub(crate) fn new(
         schema: &Arc<Schema>,
         properties: &BTreeMap<String, String>,
         max_batch_bytes: u64,
@@ -74,7 +74,7 @@ impl LogForm {
 }
 
 /// The rows of `range`, which lies within the batch; not copied.
-pub(super) fn decode(
+pub(crate) fn decode(
     form: &LogForm,
     batch: &LogBatch,
     range: &Range<LogOffset>,

@@ -14,7 +14,7 @@ use crate::lake_table::LakeTable;
 
 /// How batches of one schema are decoded and aligned.
 #[derive(Debug)]
-pub(super) struct Form {
+pub(crate) struct Form {
     /// How they are decoded.
     pub log: LogForm,
     /// How their columns become the lake's.
@@ -23,7 +23,7 @@ pub(super) struct Form {
 
 /// All forms of one round; a table has few schemas, each is looked up once.
 #[derive(Debug)]
-pub(super) struct Schemas {
+pub(crate) struct Schemas {
     client: Arc<dyn TieringClient>,
     max_batch_bytes: u64,
     info: Arc<TableInfo>,
@@ -33,7 +33,7 @@ pub(super) struct Schemas {
 
 impl Schemas {
     /// Knows the table's current schema without asking.
-    pub(super) fn new(
+    pub(crate) fn new(
         client: Arc<dyn TieringClient>,
         max_batch_bytes: u64,
         info: Arc<TableInfo>,
@@ -49,7 +49,7 @@ impl Schemas {
     }
 
     /// The form of a schema id that a batch names.
-    pub(super) async fn get(&self, id: SchemaId) -> Result<Arc<Form>> {
+    pub(crate) async fn get(&self, id: SchemaId) -> Result<Arc<Form>> {
         if let Some(form) = self.known.lock().get(&id) {
             return Ok(Arc::clone(form));
         }

@@ -185,8 +185,13 @@ impl LogFetcher {
         let deadline = Instant::now() + max_wait;
         loop {
             self.start_fetches();
-            if !self.ready.is_empty() || self.positions.is_empty() {
+            if !self.ready.is_empty() {
                 return std::mem::take(&mut self.ready);
+            }
+            if self.positions.is_empty() {
+                // A caller that loops must not spin while nothing is subscribed.
+                tokio::time::sleep_until(deadline).await;
+                return Vec::new();
             }
             if self.wants_refresh() {
                 self.refresh().await;

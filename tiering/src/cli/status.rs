@@ -1,0 +1,134 @@
+//! `weir status`: what the daemon says about its tables, and orders to it.
+
+use std::time::Duration;
+
+use serde_json::json;
+use tonic::Code;
+use tonic::transport::{Channel, Endpoint};
+use weir_protocol::ids::TablePath;
+
+use super::Status;
+use super::exit::{Failure, Outcome};
+use super::output::{Align, Columns, count, print_json};
+use crate::grpc::proto::tiering_client::TieringClient;
+use crate::grpc::proto::{Activity, ListTablesRequest, Round, State, Table, TableRequest};
+
+/// The longest wait for an answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Prints the tables, or gives an order about one.
+///
+/// # Errors
+/// 75 if the daemon does not answer, 1 if it refuses.
+pub async fn run(arguments: Status) -> Outcome {
+    let mut client = connect(&arguments.grpc).await?;
+    if let Some(path) = &arguments.tier_now {
+        return client.tier_now(request(path)).await.map(drop).map_err(|status| failure(&status));
+    }
+    if let Some(path) = &arguments.pause {
+        return client.pause(request(path)).await.map(drop).map_err(|status| failure(&status));
+    }
+    if let Some(path) = &arguments.resume {
+        return client.resume(request(path)).await.map(drop).map_err(|status| failure(&status));
+    }
+    let answer = client.list_tables(ListTablesRequest::default()).await;
+    let tables = answer.map_err(|status| failure(&status))?.into_inner().tables;
+    if arguments.json {
+        return print_json(&tables.iter().map(document).collect::<Vec<_>>());
+    }
+    table(&tables).print()
+}
+
+async fn connect(address: &str) -> Outcome<TieringClient<Channel>> {
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|_| Failure::usage(format!("`{address}` is no address: write HOST:PORT")))?
+        .connect_timeout(TIMEOUT)
+        .timeout(TIMEOUT);
+    let channel = endpoint.connect().await.map_err(|_| {
+        Failure::try_again(format!("no daemon answers at {address}: is `weir up` or `weir tier` running?"))
+    })?;
+    Ok(TieringClient::new(channel))
+}
+
+fn request(path: &TablePath) -> TableRequest {
+    TableRequest { database: path.database.clone(), table: path.table.clone() }
+}
+
+fn failure(status: &tonic::Status) -> Failure {
+    match status.code() {
+        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
+            Failure::try_again(status.message())
+        }
+        _ => Failure::failed(status.message()),
+    }
+}
+
+fn state(table: &Table) -> &'static str {
+    match table.state() {
+        State::Healthy => "healthy",
+        State::Retrying => "retrying",
+        State::Paused => "paused",
+        State::Unspecified => "unknown",
+    }
+}
+
+fn activity(table: &Table) -> &'static str {
+    match table.activity() {
+        Activity::Idle => "idle",
+        Activity::Held => "held",
+        Activity::Splitting => "splitting",
+        Activity::Writing => "writing",
+        Activity::Committing => "committing",
+        Activity::Unspecified => "unknown",
+    }
+}
+
+fn round_document(round: &Round) -> serde_json::Value {
+    json!({
+        "id": round.id, "started_ms": round.started_ms, "duration_ms": round.duration_ms,
+        "outcome": round.outcome, "snapshot": round.snapshot, "error": round.error,
+        "buckets": round.buckets, "rows": round.rows, "files": round.files, "bytes": round.bytes,
+    })
+}
+
+fn document(table: &Table) -> serde_json::Value {
+    json!({
+        "table": format!("{}.{}", table.database, table.table),
+        "table_id": table.table_id,
+        "state": state(table),
+        "reason": (!table.reason.is_empty()).then_some(&table.reason),
+        "failures": table.failures,
+        "activity": activity(table),
+        "lag_rows": table.lag_rows,
+        "lag_seconds": table.lag_seconds,
+        "lake_snapshot": table.lake_snapshot,
+        "last_round": table.last_round.as_ref().map(round_document),
+        "last_error": table.last_error,
+    })
+}
+
+fn table(tables: &[Table]) -> Columns {
+    let mut columns = Columns::new(&[
+        ("TABLE", Align::Left), ("STATE", Align::Left), ("NOW", Align::Left), ("LAG ROWS", Align::Right),
+        ("LAG S", Align::Right), ("SNAPSHOT", Align::Right), ("LAST ROUND", Align::Left), ("WHY", Align::Left),
+    ]);
+    let shown = |value: Option<u64>| value.map_or_else(|| "?".to_owned(), count);
+    for table in tables {
+        let why = if table.reason.is_empty() { table.last_error.clone() } else { Some(table.reason.clone()) };
+        columns.row([
+            format!("{}.{}", table.database, table.table),
+            state(table).to_owned(),
+            activity(table).to_owned(),
+            shown(table.lag_rows),
+            shown(table.lag_seconds),
+            table.lake_snapshot.map(|id| id.to_string()).unwrap_or_default(),
+            table.last_round.as_ref().map(round_text).unwrap_or_default(),
+            why.unwrap_or_default(),
+        ]);
+    }
+    columns
+}
+
+fn round_text(round: &Round) -> String {
+    format!("{}: {} rows, {} files, {} ms", round.outcome, count(round.rows), round.files, round.duration_ms)
+}

@@ -1,0 +1,171 @@
+//! `weir tier`: the daemon with its control API and its page, until it is told to stop.
+
+use std::io::Write as _;
+use std::sync::Arc;
+
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use weir_catalog::clock::SystemClock;
+
+use super::Tier;
+use super::exit::{Failure, Outcome};
+use super::settings::Settings;
+use super::verify::cluster;
+use crate::config::DaemonConfig;
+use crate::daemon::{Daemon, Handle};
+use crate::{grpc, http};
+
+/// Runs the daemon until SIGTERM or SIGINT.
+///
+/// # Errors
+/// 2 for wrong settings; 1 if an address is taken or the warehouse can't be used.
+pub async fn run(arguments: Tier) -> Outcome {
+    let mut settings = Settings::load(&arguments.common)?;
+    let base: DaemonConfig = settings.take("tiering")?;
+    settings.refuse_rest()?;
+    let reached = cluster(&arguments.cluster);
+    let config = DaemonConfig {
+        bootstrap: reached.bootstrap,
+        sasl: reached.sasl,
+        warehouse: arguments.warehouse.warehouse.clone(),
+        ..base
+    };
+    let stop = stop_signal()?;
+    let http_listener = listen(&arguments.common.http).await?;
+    let grpc_listener = listen(&arguments.grpc).await?;
+    let addresses = (address(&http_listener)?, address(&grpc_listener)?);
+    let (handle, registry) = start(config.clone())?;
+    let about = format!("daemon of {} into {}", config.bootstrap.join(","), config.warehouse);
+    let mut surfaces = Surfaces::new(stop.clone());
+    surfaces.serve_grpc(grpc_listener, handle.clone());
+    surfaces.serve_http(http_listener, about, Some(handle.clone()), vec![registry]);
+    if stop.run_until_cancelled(handle.ready()).await.is_some() {
+        let (http, grpc) = addresses;
+        say_ready(&format!("READY http={http} grpc={grpc} warehouse={}", config.warehouse))?;
+    }
+    let ended = surfaces.wait().await;
+    handle.shutdown().await;
+    ended
+}
+
+/// Starts a daemon; its metrics are in the registry.
+///
+/// # Errors
+/// All wrong settings, or why the warehouse can't be opened.
+pub fn start(config: DaemonConfig) -> Outcome<(Handle, Arc<Registry>)> {
+    if let Err(errors) = config.validate() {
+        let sentences: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        return Err(Failure::usage(sentences.join("; ")));
+    }
+    let mut registry = Registry::default();
+    let handle = Daemon::start(config, &mut registry).map_err(Failure::error)?;
+    Ok((handle, Arc::new(registry)))
+}
+
+/// A token that is cancelled by SIGTERM and SIGINT.
+///
+/// # Errors
+/// If signals can't be listened to.
+pub fn stop_signal() -> Outcome<CancellationToken> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate()).map_err(Failure::error)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(Failure::error)?;
+    let stop = CancellationToken::new();
+    let token = stop.clone();
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("stopping");
+        token.cancel();
+    });
+    Ok(stop)
+}
+
+/// Binds an address.
+///
+/// # Errors
+/// 1 that names the address.
+pub async fn listen(at: &str) -> Outcome<TcpListener> {
+    TcpListener::bind(at).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => {
+            Failure::failed(format!("{at} is in use by another process: choose another port, or port 0"))
+        }
+        _ => Failure::failed(format!("can't listen on {at}: {error}")),
+    })
+}
+
+/// The address a listener has.
+///
+/// # Errors
+/// What the socket says.
+pub fn address(listener: &TcpListener) -> Outcome<String> {
+    Ok(listener.local_addr().map_err(Failure::error)?.to_string())
+}
+
+/// Prints the line that says where things are, at once.
+///
+/// # Errors
+/// If standard output can't be written.
+pub fn say_ready(line: &str) -> Outcome {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::error)
+}
+
+/// What people and machines talk to: control API and page.
+#[derive(Debug)]
+pub struct Surfaces {
+    stop: CancellationToken,
+    tasks: JoinSet<Outcome>,
+}
+
+impl Surfaces {
+    /// None yet; all end with `stop`.
+    pub fn new(stop: CancellationToken) -> Self {
+        Self { stop, tasks: JoinSet::new() }
+    }
+
+    /// Serves the control API.
+    pub fn serve_grpc(&mut self, listener: TcpListener, handle: Handle) {
+        let served = grpc::serve(listener, handle, self.stop.clone());
+        self.tasks.spawn(async move {
+            served.await.map_err(|error| Failure::failed(format!("control API: {error}")))
+        });
+    }
+
+    /// Serves health, metrics and the page.
+    pub fn serve_http(
+        &mut self,
+        listener: TcpListener,
+        about: String,
+        daemon: Option<Handle>,
+        registries: Vec<Arc<Registry>>,
+    ) {
+        let site = http::Site { about, daemon, registries, clock: Arc::new(SystemClock) };
+        let served = http::serve(listener, site, self.stop.clone());
+        self.tasks.spawn(async move {
+            served.await.map_err(|error| Failure::failed(format!("page: {error}")))
+        });
+    }
+
+    /// Waits until told to stop, or until one of them fails; then ends all.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub async fn wait(mut self) -> Outcome {
+        let mut ended = Ok(());
+        let stopped = self.stop.clone();
+        tokio::select! {
+            () = stopped.cancelled() => {}
+            Some(first) = self.tasks.join_next() => ended = first.unwrap_or_else(|e| Err(Failure::failed(e))),
+        }
+        self.stop.cancel();
+        while let Some(next) = self.tasks.join_next().await {
+            ended = ended.and(next.unwrap_or_else(|error| Err(Failure::failed(error))));
+        }
+        ended
+    }
+}

@@ -1,0 +1,293 @@
+//! The audit of a lake table against the log it came from.
+//!
+//! From the lake alone: every snapshot of tiering names, per bucket, the offsets it added and the rows they gave. These ranges must
+//! chain without gap or overlap up to what the cluster registered, and the rows must be those of the files that the snapshot added.
+//! Against the log: for the ranges that the log still holds, the rows of a lake bucket and of its part of the log must be equal as
+//! multisets. What a running daemon commits meanwhile is left out: the audit ends at the registered snapshot it began with.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use object_store::ObjectStoreExt as _;
+use serde::Serialize;
+use weir_lake_format::{CommitKind, DataFileMeta, FileKind, Partition, Snapshot};
+use weir_protocol::ids::{TableBucket, TableId, TablePath};
+
+use crate::cluster::{TableInfo, TieringClient};
+use crate::committer::{COMMIT_USER, RANGES};
+use crate::error::{Error, Result};
+use crate::lake_table::{LakeTable, Warehouse};
+use crate::ranges::{self, BucketRange, RangesProperty};
+
+mod chain;
+mod rows;
+
+/// A bucket of the lake: the partition's name, if there are partitions, and the bucket in the lake.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub struct LakeBucket {
+    /// The partition's name: its values joined by `$`.
+    pub partition: Option<String>,
+    /// The bucket's number in the lake; 0 for all buckets of a table without bucket key.
+    pub bucket: i32,
+}
+
+impl fmt::Display for LakeBucket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.partition {
+            Some(partition) => write!(f, "partition {partition} bucket {}", self.bucket),
+            None => write!(f, "bucket {}", self.bucket),
+        }
+    }
+}
+
+/// Something that is not as it must be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// Where; absent if it concerns the whole table.
+    pub bucket: Option<LakeBucket>,
+    /// The snapshot in which it shows, if it is one's.
+    pub snapshot: Option<i64>,
+    /// What is wrong.
+    pub reason: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(bucket) = &self.bucket {
+            write!(f, "{bucket}: ")?;
+        }
+        if let Some(snapshot) = self.snapshot {
+            write!(f, "snapshot {snapshot}: ")?;
+        }
+        f.write_str(&self.reason)
+    }
+}
+
+/// What an audit saw.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The table.
+    pub table: TablePath,
+    /// The registered snapshot at which the audit ends; absent if nothing was tiered yet.
+    pub snapshot: Option<i64>,
+    /// Snapshots looked at.
+    pub snapshots: usize,
+    /// Buckets of the lake that hold rows of the log.
+    pub buckets: usize,
+    /// Rows that the ranges account for.
+    pub rows: i64,
+    /// Rows that were compared with the log, one by one.
+    pub compared_rows: i64,
+    /// What is wrong; empty if all is well.
+    pub findings: Vec<Finding>,
+}
+
+/// A snapshot of tiering, with the files it added by bucket.
+#[derive(Debug)]
+struct Step {
+    snapshot: i64,
+    ranges: Vec<BucketRange>,
+    files: BTreeMap<LakeBucket, Vec<DataFileMeta>>,
+}
+
+/// Audits a table.
+///
+/// # Errors
+/// If lake or cluster can't be read; what is wrong with the table is a [`Finding`].
+pub async fn audit(
+    client: &Arc<dyn TieringClient>,
+    warehouse: &Warehouse,
+    path: &TablePath,
+) -> Result<Report> {
+    let info = Arc::new(client.table_info(path).await?);
+    let lake = Arc::new(warehouse.table(path, &info.properties).await?);
+    let progress = client.lake_progress(path, info.id).await?;
+    let mut report = Report {
+        table: path.clone(),
+        snapshot: progress.snapshot,
+        snapshots: 0,
+        buckets: 0,
+        rows: 0,
+        compared_rows: 0,
+        findings: Vec::new(),
+    };
+    let Some(last) = progress.snapshot else { return Ok(report) };
+    let mut auditor = Auditor { info: &info, lake: &lake, partitions: BTreeMap::new(), live: BTreeSet::new() };
+    let steps = auditor.steps(last, &mut report).await?;
+    let chain = chain::check(&lake_buckets(&lake, &steps), &steps, &progress.ends);
+    report.findings.extend(chain.findings);
+    report.rows = steps.iter().flat_map(|step| &step.ranges).map(|range| range.rows).sum();
+    report.buckets = steps.iter().flat_map(|step| step.files.keys()).collect::<BTreeSet<_>>().len();
+    let comparison = rows::Comparison { client, info: &info, lake: &lake, partitions: &auditor.partitions };
+    report.compared_rows = comparison.run(&steps, &chain.unchained, &mut report.findings).await?;
+    Ok(report)
+}
+
+/// The lake bucket of every range.
+fn lake_buckets(lake: &LakeTable, steps: &[Step]) -> BTreeMap<TableBucket, LakeBucket> {
+    let ranges = steps.iter().flat_map(|step| &step.ranges);
+    ranges.map(|range| (table_bucket(range), lake_bucket(lake, range))).collect()
+}
+
+/// The bucket of a range, with a table id of 0: ranges do not name the table.
+fn table_bucket(range: &BucketRange) -> TableBucket {
+    TableBucket {
+        table: TableId(0),
+        partition: range.partition_id,
+        bucket: range.bucket,
+    }
+}
+
+fn lake_bucket(lake: &LakeTable, range: &BucketRange) -> LakeBucket {
+    let bucket = if lake.is_bucket_unaware() { 0 } else { range.bucket.0 };
+    LakeBucket { partition: range.partition.clone(), bucket }
+}
+
+struct Auditor<'a> {
+    info: &'a TableInfo,
+    lake: &'a LakeTable,
+    /// Names of partitions by their serialized values.
+    partitions: BTreeMap<Vec<u8>, (String, Partition)>,
+    /// Files added and not removed since, with their buckets.
+    live: BTreeSet<(LakeBucket, String)>,
+}
+
+impl Auditor<'_> {
+    /// The snapshots of tiering up to `last`, in order; what is wrong with any snapshot goes into the report.
+    async fn steps(&mut self, last: i64, report: &mut Report) -> Result<Vec<Step>> {
+        let table = &self.lake.table;
+        let ids = table.snapshot_ids().await.map_err(|e| self.lake.error(e))?;
+        let mut steps = Vec::new();
+        let mut newest = None;
+        for id in ids.into_iter().filter(|id| *id <= last) {
+            let snapshot = table.snapshot(id).await.map_err(|e| self.lake.error(e))?;
+            report.snapshots += 1;
+            let ranges = self.ranges(&snapshot).await?;
+            for range in ranges.iter().flatten() {
+                self.name(range)?;
+            }
+            let files = self.files(&snapshot, report).await?;
+            match ranges {
+                Some(ranges) => steps.push(Step { snapshot: id, ranges, files }),
+                None if !files.is_empty() && snapshot.commit_kind == CommitKind::Append => {
+                    let user = &snapshot.commit_user;
+                    let reason = format!("user {user} added files whose rows are not from the log");
+                    report.findings.push(Finding { bucket: None, snapshot: Some(id), reason });
+                }
+                None => {}
+            }
+            newest = Some(snapshot);
+        }
+        if let Some(newest) = newest {
+            self.missing(&newest, report).await?;
+        }
+        Ok(steps)
+    }
+
+    /// The ranges of a snapshot of tiering; `None` for snapshots of others, and of the reference's job.
+    async fn ranges(&self, snapshot: &Snapshot) -> Result<Option<Vec<BucketRange>>> {
+        if snapshot.commit_user != COMMIT_USER {
+            return Ok(None);
+        }
+        let Some(text) = snapshot.property(RANGES) else { return Ok(None) };
+        match ranges::parse(text)? {
+            RangesProperty::Inline(ranges) => Ok(Some(ranges)),
+            RangesProperty::File(name) => {
+                let path = name.split('/').fold(self.lake.table.root().clone(), |path, part| path.join(part));
+                let read = async { self.lake.table.store().get(&path).await?.bytes().await };
+                let lake = |source| self.lake.error(weir_lake_format::Error::store(&path, source));
+                let bytes = read.await.map_err(lake)?;
+                let text = String::from_utf8_lossy(&bytes);
+                match ranges::parse(&text)? {
+                    RangesProperty::Inline(ranges) => Ok(Some(ranges)),
+                    RangesProperty::File(_) => {
+                        Err(Error::BadRanges { reason: format!("{path} names another file") })
+                    }
+                }
+            }
+        }
+    }
+
+    fn name(&mut self, range: &BucketRange) -> Result<()> {
+        let Some(name) = &range.partition else { return Ok(()) };
+        let partition = self.lake.partition(self.info, Some(name))?;
+        self.partitions.entry(partition.to_bytes()).or_insert_with(|| (name.clone(), partition));
+        Ok(())
+    }
+
+    fn bucket(&self, partition: &[u8], bucket: i32) -> LakeBucket {
+        let name = if self.lake.schema.partition_keys.is_empty() {
+            None
+        } else {
+            let known = self.partitions.get(partition).map(|(name, _)| name.clone());
+            let described = || {
+                Partition::from_bytes(partition, &self.lake.schema)
+                    .map_or_else(|_| "(unreadable)".to_owned(), |p| p.describe(&self.lake.schema))
+            };
+            Some(known.unwrap_or_else(described))
+        };
+        LakeBucket { partition: name, bucket }
+    }
+
+    /// The files that a snapshot added, by bucket; checks them against what was there and against the snapshot's own counts.
+    async fn files(
+        &mut self,
+        snapshot: &Snapshot,
+        report: &mut Report,
+    ) -> Result<BTreeMap<LakeBucket, Vec<DataFileMeta>>> {
+        let entries = self.lake.table.delta_entries(snapshot).await.map_err(|e| self.lake.error(e))?;
+        let mut added = BTreeMap::<LakeBucket, Vec<DataFileMeta>>::new();
+        let mut rows = 0;
+        for entry in entries {
+            let bucket = self.bucket(&entry.partition, entry.bucket);
+            let key = (bucket.clone(), entry.file.file_name.clone());
+            let mut wrong = |reason: String| {
+                let finding = Finding { bucket: Some(bucket.clone()), snapshot: Some(snapshot.id), reason };
+                report.findings.push(finding);
+            };
+            match entry.kind {
+                FileKind::Add => {
+                    rows += entry.file.row_count;
+                    if !self.live.insert(key) {
+                        wrong(format!("file {} is added twice", entry.file.file_name));
+                    }
+                    added.entry(bucket).or_default().push(entry.file);
+                }
+                FileKind::Delete => {
+                    rows -= entry.file.row_count;
+                    self.live.remove(&key);
+                }
+            }
+        }
+        if rows != snapshot.delta_record_count {
+            let counted = snapshot.delta_record_count;
+            let reason = format!("its files change the table by {rows} rows, it says {counted}");
+            report.findings.push(Finding { bucket: None, snapshot: Some(snapshot.id), reason });
+        }
+        Ok(added)
+    }
+
+    /// Every file that was added and not removed must be live in the newest snapshot, and once.
+    async fn missing(&self, newest: &Snapshot, report: &mut Report) -> Result<()> {
+        let live = match self.lake.table.live_entries(newest).await {
+            Ok(live) => live,
+            Err(error @ weir_lake_format::Error::Corrupt { .. }) => {
+                let reason = error.to_string();
+                report.findings.push(Finding { bucket: None, snapshot: Some(newest.id), reason });
+                return Ok(());
+            }
+            Err(error) => return Err(self.lake.error(error)),
+        };
+        let found: BTreeSet<_> = live
+            .iter()
+            .map(|entry| (self.bucket(&entry.partition, entry.bucket), entry.file.file_name.clone()))
+            .collect();
+        for (bucket, file) in self.live.difference(&found) {
+            let reason = format!("file {file} was added and never removed, and is gone");
+            let (bucket, snapshot) = (Some(bucket.clone()), Some(newest.id));
+            report.findings.push(Finding { bucket, snapshot, reason });
+        }
+        Ok(())
+    }
+}
