@@ -112,13 +112,14 @@ impl RetryPolicy {
             .bytes()
             .chain([retry.to_le_bytes()[0]])
             .fold(0x811c_9dc5, mix);
-        longest - longest.mul_f64(f64::from(hash >> 16) / 131_072.0)
+        longest.saturating_sub(longest.mul_f64(f64::from(hash >> 16) / 131_072.0))
     }
 }
 
 /// How a commit ended. Only `Committed` published anything: after the others the new data files may
 /// be deleted.
 #[must_use]
+#[expect(clippy::large_enum_variant, reason = "there is one a commit")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitOutcome {
     /// This snapshot was published.

@@ -151,7 +151,7 @@ impl DataFileWriter {
         check_target(&target)?;
         let schema = target.schema;
         let table_options = TableOptions::new(&schema.options);
-        let compression = compression(&table_options)?;
+        let compression = compression(table_options)?;
         let partition_path = target.partition.path(&schema)?;
         let folder = TablePaths::new(root).bucket_dir(
             table_options.data_directory(),
@@ -355,7 +355,7 @@ fn check_target(target: &WriteTarget) -> Result<()> {
 }
 
 /// The table's compression; zstd level 1 if it names none.
-fn compression(options: &TableOptions<'_>) -> Result<Compression> {
+fn compression(options: TableOptions<'_>) -> Result<Compression> {
     let format = options.file_format();
     if !format.eq_ignore_ascii_case("parquet") {
         let what = format!("file format `{format}`");

@@ -1,5 +1,17 @@
 //! What is written and committed is what is read, for any schema.
 
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
+    clippy::cast_sign_loss,
+    clippy::clone_on_ref_ptr,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::too_many_lines,
+    clippy::unwrap_used,
+    reason = "a test may panic, and makes numbers of any size"
+)]
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;

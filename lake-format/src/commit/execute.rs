@@ -163,13 +163,12 @@ impl Attempt {
         };
         let payload = PutPayload::from(candidate.content.clone());
         let create = PutOptions::from(PutMode::Create);
-        let error = match table
+        let put = table
             .store()
             .put_opts(&candidate.path, payload, create)
-            .await
-        {
-            Ok(_) => return Ok(self.take_built()),
-            Err(error) => error,
+            .await;
+        let Err(error) = put else {
+            return Ok(self.take_built());
         };
         if is_refusal(&error) && candidate.doubt.is_none() {
             let error = Error::store(&candidate.path, error);

@@ -1,3 +1,11 @@
+#![allow(
+    clippy::clone_on_ref_ptr,
+    clippy::cast_possible_wrap,
+    clippy::single_match_else,
+    clippy::unnecessary_wraps,
+    reason = "tests: what is cloned and how large it is can be seen"
+)]
+
 use super::*;
 use crate::data_file::DataFileMeta;
 use crate::datum::Datum;

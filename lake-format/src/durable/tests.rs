@@ -1,3 +1,9 @@
+#![allow(
+    clippy::clone_on_ref_ptr,
+    clippy::cast_possible_wrap,
+    reason = "tests: what is cloned and how large it is can be seen"
+)]
+
 use super::*;
 use object_store::ObjectStoreExt;
 use std::sync::atomic::{AtomicBool, Ordering};

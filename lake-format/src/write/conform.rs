@@ -267,7 +267,7 @@ mod tests {
         let ints: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None]));
         let row = |nulls: Option<NullBuffer>| {
             let fields = vec![Field::new("x", DataType::Int32, true)].into();
-            let row = StructArray::new(fields, vec![ints.clone()], nulls);
+            let row = StructArray::new(fields, vec![Arc::clone(&ints)], nulls);
             one_column(
                 Field::new("a", row.data_type().clone(), true),
                 Arc::new(row),
@@ -279,7 +279,7 @@ mod tests {
         assert!(error.contains("`a.x`"), "{error}");
         assert!(conform(&row(Some(vec![true, false].into())), &schema).is_ok());
 
-        let inner = row(None).column(0).clone();
+        let inner = Arc::clone(row(None).column(0));
         let outer = vec![Field::new("r", inner.data_type().clone(), true)].into();
         let outer = StructArray::new(outer, vec![inner], Some(vec![true, false].into()));
         let strict = Field::new("r", schema.field(0).data_type().clone(), false);

@@ -183,14 +183,13 @@ impl OpenFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        let upload = match &mut self.upload {
-            Some(upload) => upload,
-            None => {
-                let begun = context.store.put_multipart(&self.path).await;
-                let begun = begun.map_err(|source| Error::store(&self.path, source))?;
-                self.upload
-                    .insert(WriteMultipart::new_with_chunk_size(begun, PART_BYTES))
-            }
+        let upload = if let Some(upload) = &mut self.upload {
+            upload
+        } else {
+            let begun = context.store.put_multipart(&self.path).await;
+            let begun = begun.map_err(|source| Error::store(&self.path, source))?;
+            self.upload
+                .insert(WriteMultipart::new_with_chunk_size(begun, PART_BYTES))
         };
         upload.put(bytes);
         let room = upload.wait_for_capacity(MAX_PARTS).await;
