@@ -64,7 +64,7 @@ impl ClientConfig {
             credentials: None,
             connect_timeout: Duration::from_secs(10),
             request_timeout: Duration::from_secs(30),
-            retry_timeout: Duration::from_secs(60),
+            retry_timeout: Duration::from_mins(1),
             first_backoff: Duration::from_millis(100),
             max_frame_bytes: frame::DEFAULT_MAX_FRAME_BYTES,
             max_in_flight: 128,

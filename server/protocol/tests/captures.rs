@@ -1,5 +1,13 @@
 //! Frames that real clients and a real server exchanged, read by our messages and written again.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
 use std::collections::BTreeMap;
 
 use bytes::{Bytes, BytesMut};

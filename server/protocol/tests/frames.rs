@@ -1,5 +1,13 @@
 //! Frames that the reference's released client wrote, read by our codec and written again.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "helpers of tests"
+)]
+
 use bytes::{Bytes, BytesMut};
 use prost::Message;
 use tokio_util::codec::Decoder;

@@ -116,7 +116,7 @@ impl Fake {
         }
     }
 
-    fn buckets(&self, count: i32) -> Vec<proto::PbBucketMetadata> {
+    fn buckets(count: i32) -> Vec<proto::PbBucketMetadata> {
         let bucket = |bucket_id| proto::PbBucketMetadata {
             bucket_id,
             leader_id: Some(0),
@@ -146,7 +146,7 @@ impl Fake {
                 table_id: self.table_id,
                 schema_id: 1,
                 table_json: self.descriptor.to_json().into(),
-                bucket_metadata: self.buckets(if partitioned { 0 } else { table_count }),
+                bucket_metadata: Self::buckets(if partitioned { 0 } else { table_count }),
                 bucket_count_epoch: Some(self.epoch),
                 ..Default::default()
             });
@@ -179,7 +179,7 @@ impl Fake {
                 table_id: self.table_id,
                 partition_name: name,
                 partition_id: id,
-                bucket_metadata: self.buckets(own.unwrap_or(table_count)),
+                bucket_metadata: Self::buckets(own.unwrap_or(table_count)),
                 bucket_count: own,
             });
         }
@@ -328,8 +328,8 @@ impl FakeCluster {
             count_after_create: None,
             next_partition: 100,
         }));
-        let (changes, changed) = watch::channel(());
-        let (answers, may_answer) = watch::channel(true);
+        let (changes, news_of) = watch::channel(());
+        let (answers, open_gate) = watch::channel(true);
         let fake = Arc::clone(&state);
         let handler: Handler = Arc::new(move |call| {
             // In the order of arrival: before the future is polled.
@@ -341,7 +341,7 @@ impl FakeCluster {
             };
             changes.send_replace(());
             let (fake, mut changed, mut may_answer) =
-                (Arc::clone(&fake), changed.clone(), may_answer.clone());
+                (Arc::clone(&fake), news_of.clone(), open_gate.clone());
             Box::pin(async move {
                 if call.api == ApiKey::ProduceLog {
                     may_answer.wait_for(|may| *may).await.ok();
@@ -362,13 +362,8 @@ impl FakeCluster {
                     }
                 };
                 let answer = tokio::time::timeout(Duration::from_millis(wait), news).await;
-                match answer {
-                    Ok(answer) => call.ok(&answer),
-                    Err(_) => {
-                        let answer = fake.lock().fetch(&request);
-                        call.ok(&answer)
-                    }
-                }
+                let answer = answer.unwrap_or_else(|_| fake.lock().fetch(&request));
+                call.ok(&answer)
             })
         });
         let server = MockServer::start(handler).await;

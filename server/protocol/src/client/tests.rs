@@ -1,29 +1,40 @@
 use super::mock::{Call, MockServer, Reply, at_once, node};
 use super::*;
 use crate::api_key::ApiKey;
+use crate::descriptor::TableDescriptor;
 use crate::error_code::ErrorCode;
-use crate::ids::TablePath;
+use crate::ids::{
+    BucketId, CoordinatorEpoch, LogOffset, PartitionId, PhysicalTablePath, TableBucket, TableId,
+    TablePath, TieringEpoch, TotalBuckets,
+};
 use crate::proto;
+use crate::schema::{Column, LogicalType, Schema, TypeKind};
+use bytes::Bytes;
 use parking_lot::Mutex;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 
 /// A mock that is coordinator and tablet server 0 at once.
 async fn cluster(answer: impl Fn(Call) -> Reply + Send + Sync + 'static) -> (MockServer, Client) {
+    cluster_with(move |call, node| match call.api {
+        ApiKey::GetMetadata => call.ok(&proto::MetadataResponse {
+            coordinator_server: Some(node.clone()),
+            tablet_servers: vec![node],
+            ..Default::default()
+        }),
+        _ => answer(call),
+    })
+    .await
+}
+
+/// As [`cluster`], with GET_METADATA answered by the test too, which is given the server's node.
+async fn cluster_with(
+    answer: impl Fn(Call, proto::PbServerNode) -> Reply + Send + Sync + 'static,
+) -> (MockServer, Client) {
     let port = Arc::new(OnceLock::new());
     let own = Arc::clone(&port);
-    let server = MockServer::start(at_once(move |call| match call.api {
-        ApiKey::GetMetadata => {
-            let node = node(0, *own.wait());
-            call.ok(&proto::MetadataResponse {
-                coordinator_server: Some(node.clone()),
-                tablet_servers: vec![node],
-                ..Default::default()
-            })
-        }
-        _ => answer(call),
-    }))
-    .await;
+    let handler = at_once(move |call| answer(call, node(0, *own.wait())));
+    let server = MockServer::start(handler).await;
     port.set(server.port).unwrap();
     let mut config = ClientConfig::new([server.address()]);
     config.retry_timeout = Duration::from_secs(20);
@@ -128,4 +139,246 @@ fn pauses_double_up_to_five_seconds_with_a_fifth_of_jitter() {
             "{pause} for {expected}"
         );
     }
+}
+
+fn table_with_epoch(epoch: i64, count: Option<i32>) -> metadata::TableMetadata {
+    let columns = vec![Column::new("n", LogicalType::nullable(TypeKind::Int))];
+    let mut descriptor = TableDescriptor::new(Schema::new(columns, Vec::new()).unwrap());
+    descriptor.bucket_count = count;
+    metadata::TableMetadata {
+        path: TablePath::new("d", "t"),
+        table_id: TableId(1),
+        schema_id: crate::ids::SchemaId(1),
+        descriptor: Arc::new(descriptor),
+        bucket_layout_epoch: epoch,
+        buckets: std::collections::BTreeMap::new(),
+    }
+}
+
+#[test]
+fn a_partition_without_a_count_has_the_tables_only_while_that_was_never_altered() {
+    let resolve = metadata::resolve_bucket_count;
+    let partition = Some(PartitionId(7));
+    let own = Some(TotalBuckets(4));
+    let never = table_with_epoch(0, Some(2));
+    let altered = table_with_epoch(1, Some(2));
+    assert_eq!(resolve(own, &never, partition).unwrap(), TotalBuckets(4));
+    assert_eq!(resolve(own, &altered, partition).unwrap(), TotalBuckets(4));
+    assert_eq!(resolve(None, &never, partition).unwrap(), TotalBuckets(2));
+    assert_eq!(resolve(None, &altered, None).unwrap(), TotalBuckets(2));
+    for (own, table) in [
+        (None, &altered),
+        (None, &table_with_epoch(0, None)),
+        (Some(TotalBuckets(0)), &never),
+    ] {
+        let error = resolve(own, table, partition).unwrap_err();
+        assert!(
+            matches!(error, Error::MissingBucketCount { .. }),
+            "{error:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_table_made_anew_under_its_path_takes_the_old_ones_metadata_with_it() {
+    let id = Arc::new(AtomicI64::new(1));
+    let now = Arc::clone(&id);
+    let (_server, client) = cluster_with(move |call, node| {
+        let request = call.read::<proto::MetadataRequest>();
+        let table_id = now.load(Ordering::Relaxed);
+        let table = |path: &proto::PbTablePath| proto::PbTableMetadata {
+            table_path: path.clone(),
+            table_id,
+            schema_id: 1,
+            table_json: table_with_epoch(0, Some(1)).descriptor.to_json().into(),
+            ..Default::default()
+        };
+        let partition = |path: &proto::PbPhysicalTablePath| proto::PbPartitionMetadata {
+            table_id,
+            partition_name: path.partition_name.clone().unwrap(),
+            partition_id: table_id * 100,
+            bucket_count: Some(3),
+            bucket_metadata: vec![proto::PbBucketMetadata {
+                bucket_id: 2,
+                leader_id: Some(0),
+                ..Default::default()
+            }],
+        };
+        call.ok(&proto::MetadataResponse {
+            coordinator_server: Some(node.clone()),
+            tablet_servers: vec![node],
+            table_metadata: request.table_path.iter().map(table).collect(),
+            partition_metadata: request.partitions_path.iter().map(partition).collect(),
+        })
+    })
+    .await;
+    let table = TablePath::new("d", "t");
+    let path = PhysicalTablePath {
+        table: table.clone(),
+        partition: Some("p".to_owned()),
+    };
+    let old = client.partition_metadata(&path).await.unwrap();
+    assert_eq!(old.partition_id, PartitionId(100));
+    let bucket = TableBucket {
+        table: TableId(1),
+        partition: Some(PartitionId(100)),
+        bucket: BucketId(2),
+    };
+    let cluster = client.cluster();
+    assert_eq!(cluster.leader(bucket), Some(ServerId(0)));
+    let count = cluster.total_buckets(TableId(1), Some(PartitionId(100)));
+    assert_eq!(count.unwrap(), TotalBuckets(3));
+
+    id.store(2, Ordering::Relaxed);
+    assert_eq!(
+        client.refresh_table(&table).await.unwrap().table_id,
+        TableId(2)
+    );
+    let cluster = client.cluster();
+    assert!(cluster.table_by_id(TableId(1)).is_none());
+    assert!(cluster.partition_by_id(PartitionId(100)).is_none());
+    assert_eq!(cluster.leader(bucket), None);
+    let error = client.leader(&table, bucket).await.unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::TableReplaced {
+                found: TableId(2),
+                ..
+            }
+        ),
+        "{error:?}"
+    );
+    let fresh = client.partition_metadata(&path).await.unwrap();
+    assert_eq!(fresh.partition_id, PartitionId(200));
+}
+
+#[tokio::test]
+async fn a_heartbeat_is_written_as_the_reference_worker_writes_it() {
+    let seen = Arc::new(Mutex::new(Bytes::new()));
+    let body = Arc::clone(&seen);
+    let (_server, client) = cluster(move |call| {
+        *body.lock() = call.body.clone();
+        let refused = |table_id, error| proto::PbHeartbeatRespForTable { table_id, error };
+        let error = proto::ErrorResponse {
+            error_code: 50,
+            error_message: Some("late".into()),
+        };
+        call.ok(&proto::LakeTieringHeartbeatResponse {
+            coordinator_epoch: 9,
+            tiering_table: Some(proto::PbLakeTieringTableInfo {
+                table_id: 5,
+                table_path: proto::PbTablePath {
+                    database_name: "d".into(),
+                    table_name: "t".into(),
+                },
+                tiering_epoch: 4,
+            }),
+            finished_table_resp: vec![refused(11, Some(error)), refused(12, None)],
+            ..Default::default()
+        })
+    })
+    .await;
+    let heartbeat = tiering::Heartbeat {
+        finished: vec![tiering::HeartbeatTable {
+            table_id: TableId(11),
+            coordinator_epoch: CoordinatorEpoch(1),
+            tiering_epoch: TieringEpoch(3),
+            stats: None,
+        }],
+        force_finished: vec![TableId(11), TableId(300)],
+        request_table: true,
+        ..Default::default()
+    };
+    let answer = client.tiering_heartbeat(&heartbeat).await.unwrap();
+    let golden =
+        include_bytes!("../../tests/golden/frames/frame_lake_tiering_heartbeat_request.bin");
+    assert_eq!(seen.lock()[..], golden[12..]);
+    assert_eq!(answer.coordinator_epoch, CoordinatorEpoch(9));
+    assert_eq!(answer.table.unwrap().path, TablePath::new("d", "t"));
+    let codes: Vec<_> = answer
+        .refused
+        .iter()
+        .map(|(id, error)| (*id, error.code()))
+        .collect();
+    assert_eq!(codes, [(TableId(11), Some(ErrorCode::FencedTieringEpoch))]);
+}
+
+#[tokio::test]
+async fn a_lake_snapshot_is_prepared_and_committed_with_errors_of_its_table_told() {
+    let fenced = Arc::new(Mutex::new(None));
+    let code = Arc::clone(&fenced);
+    let (_server, client) = cluster(move |call| match call.api {
+        ApiKey::PrepareLakeTableSnapshot => {
+            let request = call.read::<proto::PrepareLakeTableSnapshotRequest>();
+            let ends = &request.bucket_offsets[0].bucket_offsets;
+            assert_eq!(
+                (ends[0].partition_id, ends[0].log_end_offset),
+                (Some(3), Some(8))
+            );
+            call.ok(&proto::PrepareLakeTableSnapshotResponse {
+                prepare_lake_table_resp: vec![proto::PbPrepareLakeTableRespForTable {
+                    table_id: Some(11),
+                    lake_table_offsets_path: Some("file:/x.offsets".into()),
+                    ..Default::default()
+                }],
+            })
+        }
+        _ => {
+            let request = call.read::<proto::CommitLakeTableSnapshotRequest>();
+            let snapshot = &request.lake_table_snapshot_metadata[0];
+            assert_eq!(snapshot.earliest_snapshot_id_to_keep, Some(-1));
+            call.ok(&proto::CommitLakeTableSnapshotResponse {
+                table_resp: vec![proto::PbCommitLakeTableSnapshotRespForTable {
+                    error_code: *code.lock(),
+                    error_message: None,
+                    table_id: 11,
+                }],
+            })
+        }
+    })
+    .await;
+    let path = TablePath::new("d", "t");
+    let place = (Some(PartitionId(3)), BucketId(0));
+    let prepare = tiering::PrepareLakeSnapshot {
+        table_id: TableId(11),
+        path: path.clone(),
+        offsets: [(place, LogOffset(8))].into(),
+        ignore_previous: false,
+    };
+    let file = client.prepare_lake_snapshot(&prepare).await.unwrap();
+    assert_eq!(file, "file:/x.offsets");
+    let commit = tiering::CommitLakeSnapshot {
+        table_id: TableId(11),
+        path,
+        snapshot_id: 1,
+        tiered_offsets_path: file,
+        readable_offsets_path: None,
+        keep: tiering::KeepSnapshots::All,
+        progress: Vec::new(),
+    };
+    client.commit_lake_snapshot(&commit).await.unwrap();
+    *fenced.lock() = Some(7);
+    let error = client.commit_lake_snapshot(&commit).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::TableNotExist));
+}
+
+#[tokio::test]
+async fn a_bucket_count_is_altered_only_where_the_server_knows_how() {
+    let (server, client) = cluster(|call| {
+        let request = call.read::<proto::AlterTableRequest>();
+        assert_eq!(request.modify_bucket_count.unwrap().new_bucket_count, 8);
+        call.ok(&proto::AlterTableResponse {})
+    })
+    .await;
+    let bucket_count = Some(TotalBuckets(8));
+    let changes = admin::TableChanges {
+        bucket_count,
+        ..Default::default()
+    };
+    client
+        .alter_table(&TablePath::new("d", "t"), &changes, false)
+        .await
+        .unwrap();
+    assert_eq!(server.count(ApiKey::AlterTable), 1);
 }

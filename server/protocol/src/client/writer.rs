@@ -90,7 +90,7 @@ impl Default for LogWriterConfig {
             max_request_bytes: 10 << 20,
             acks: Acks::All,
             ack_timeout: Duration::from_secs(30),
-            delivery_timeout: Duration::from_secs(120),
+            delivery_timeout: Duration::from_mins(2),
             compression: None,
             spread: Spread::Sticky,
             create_partitions: true,
@@ -276,7 +276,7 @@ impl LogWriter {
         let mut batches = Vec::new();
         for part in self.router.by_partition(&rows)? {
             let target = self.partitions.target(part.spec.as_ref()).await?;
-            for (bucket, rows) in self.route(&target, part.rows)? {
+            for (bucket, rows) in self.route(&target, &part.rows)? {
                 let (ack, receiver) = oneshot::channel();
                 batches.push(receiver);
                 self.hand_over(&target, bucket, rows, ack).await?;
@@ -317,18 +317,18 @@ impl LogWriter {
     fn route(
         &self,
         target: &Target,
-        rows: RecordBatch,
+        rows: &RecordBatch,
     ) -> Result<Vec<(BucketId, RecordBatch)>, Error> {
         let total = target.total_buckets;
         let mut routed = Vec::new();
-        if let Some(by_key) = self.router.by_bucket_key(&rows, total)? {
+        if let Some(by_key) = self.router.by_bucket_key(rows, total)? {
             for (bucket, rows) in by_key {
                 routed.extend(self.pieces(&rows).into_iter().map(|rows| (bucket, rows)));
             }
             return Ok(routed);
         }
         let mut assigner = self.assigner.lock();
-        for rows in self.pieces(&rows) {
+        for rows in self.pieces(rows) {
             let bytes = memory_bytes(&rows);
             routed.push((assigner.assign(target.name.as_deref(), total, bytes), rows));
         }

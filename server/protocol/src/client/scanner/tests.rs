@@ -83,11 +83,11 @@ async fn several_buckets_are_read_up_to_their_stops_and_no_further() {
         max_bucket_bytes: 700,
         ..Default::default()
     };
-    let mut fetcher = fetcher(&cluster, config);
+    let mut logs = fetcher(&cluster, config);
     for (bucket, start, stop) in [(0, EARLIEST.0, 20), (1, 5, 12), (2, 3, 3)] {
-        fetcher.subscribe(subscription(&cluster, bucket, start, Some(stop)));
+        logs.subscribe(subscription(&cluster, bucket, start, Some(stop)));
     }
-    let fetched = drain(&mut fetcher).await;
+    let fetched = drain(&mut logs).await;
     let bucket = |bucket| cluster.state.lock().bucket(bucket);
     assert_eq!(offsets(&fetched, bucket(0)), (0..20).collect::<Vec<_>>());
     assert_eq!(offsets(&fetched, bucket(1)), (5..12).collect::<Vec<_>>());
@@ -99,15 +99,15 @@ async fn several_buckets_are_read_up_to_their_stops_and_no_further() {
 #[tokio::test]
 async fn a_poll_waits_for_rows_that_are_yet_to_come() {
     let cluster = filled(1, 1).await;
-    let mut fetcher = fetcher(&cluster, LogFetcherConfig::default());
-    fetcher.subscribe(subscription(&cluster, 0, 1, None));
-    assert!(fetcher.poll(SHORT).await.is_empty());
-    let (fetched, ()) = tokio::join!(fetcher.poll(LONG), fill(&cluster, 1));
+    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
+    logs.subscribe(subscription(&cluster, 0, 1, None));
+    assert!(logs.poll(SHORT).await.is_empty());
+    let (fetched, ()) = tokio::join!(logs.poll(LONG), fill(&cluster, 1));
     assert_eq!(fetched.len(), 1);
     assert_eq!(fetched[0].next_offset, LogOffset(2));
     assert_eq!(fetched[0].high_watermark, Some(LogOffset(2)));
     let bucket = cluster.state.lock().bucket(0);
-    assert_eq!(fetcher.unsubscribe(bucket), Some(LogOffset(2)));
+    assert_eq!(logs.unsubscribe(bucket), Some(LogOffset(2)));
 }
 
 #[tokio::test]
@@ -124,12 +124,12 @@ async fn a_leader_that_moved_is_looked_up_and_the_bucket_read_on() {
         .lock()
         .fetch_errors
         .insert(bucket, codes.into());
-    let mut fetcher = fetcher(&cluster, LogFetcherConfig::default());
+    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
     for bucket in 0..2 {
-        fetcher.subscribe(subscription(&cluster, bucket, 0, Some(3)));
+        logs.subscribe(subscription(&cluster, bucket, 0, Some(3)));
     }
     let before = cluster.server.count(crate::api_key::ApiKey::GetMetadata);
-    let fetched = drain(&mut fetcher).await;
+    let fetched = drain(&mut logs).await;
     assert_eq!(offsets(&fetched, bucket), [0, 1, 2]);
     assert!(cluster.server.count(crate::api_key::ApiKey::GetMetadata) >= before + 3);
 }
@@ -137,10 +137,10 @@ async fn a_leader_that_moved_is_looked_up_and_the_bucket_read_on() {
 #[tokio::test]
 async fn an_offset_outside_of_the_log_is_a_typed_error_of_its_bucket_alone() {
     let cluster = filled(2, 2).await;
-    let mut fetcher = fetcher(&cluster, LogFetcherConfig::default());
-    fetcher.subscribe(subscription(&cluster, 0, 99, None));
-    fetcher.subscribe(subscription(&cluster, 1, 0, Some(2)));
-    let fetched = drain(&mut fetcher).await;
+    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
+    logs.subscribe(subscription(&cluster, 0, 99, None));
+    logs.subscribe(subscription(&cluster, 1, 0, Some(2)));
+    let fetched = drain(&mut logs).await;
     let failed: Vec<_> = fetched
         .iter()
         .filter_map(|entry| entry.error.clone())
@@ -203,7 +203,7 @@ async fn a_table_that_is_gone_ends_its_buckets_with_that_error() {
         state.table_id = 12;
     }
     let client = cluster.client.clone();
-    let mut fetcher = LogFetcher::new(
+    let mut logs = LogFetcher::new(
         client,
         cluster.path(),
         TableId(11),
@@ -217,8 +217,8 @@ async fn a_table_that_is_gone_ends_its_buckets_with_that_error() {
         bucket,
         ..subscription(&cluster, 0, 0, None)
     };
-    fetcher.subscribe(subscription);
-    let fetched = drain(&mut fetcher).await;
+    logs.subscribe(subscription);
+    let fetched = drain(&mut logs).await;
     assert!(matches!(
         fetched[0].error,
         Some(Error::TableReplaced {
@@ -231,10 +231,10 @@ async fn a_table_that_is_gone_ends_its_buckets_with_that_error() {
 #[tokio::test]
 async fn one_fetch_at_a_time_goes_to_a_leader() {
     let cluster = filled(4, 1).await;
-    let mut fetcher = fetcher(&cluster, LogFetcherConfig::default());
+    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
     for bucket in 0..4 {
-        fetcher.subscribe(subscription(&cluster, bucket, 1, None));
+        logs.subscribe(subscription(&cluster, bucket, 1, None));
     }
-    assert!(fetcher.poll(SHORT).await.is_empty());
+    assert!(logs.poll(SHORT).await.is_empty());
     assert_eq!(cluster.server.count(crate::api_key::ApiKey::FetchLog), 1);
 }
