@@ -231,10 +231,19 @@ async fn a_table_that_is_gone_ends_its_buckets_with_that_error() {
 #[tokio::test]
 async fn one_fetch_at_a_time_goes_to_a_leader() {
     let cluster = filled(4, 1).await;
-    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
-    for bucket in 0..4 {
-        logs.subscribe(subscription(&cluster, bucket, 1, None));
-    }
+    let config = LogFetcherConfig {
+        max_wait: LONG,
+        ..Default::default()
+    };
+    let mut logs = fetcher(&cluster, config);
+    logs.subscribe(subscription(&cluster, 0, 1, None));
     assert!(logs.poll(SHORT).await.is_empty());
+    for bucket in 1..4 {
+        logs.subscribe(subscription(&cluster, bucket, 0, None));
+    }
+    assert!(
+        logs.poll(SHORT).await.is_empty(),
+        "the first fetch is parked"
+    );
     assert_eq!(cluster.server.count(crate::api_key::ApiKey::FetchLog), 1);
 }
