@@ -5,7 +5,7 @@
 //! the newest snapshot of ours as the round saw it before it read any offset: the lake commit checks, in each of its attempts,
 //! that it is still the newest one. So of two workers that read the same offsets at most one commits.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -18,6 +18,7 @@ use weir_lake_format::{BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot};
 use weir_protocol::ids::{LogOffset, TableBucket, TableId};
 
 use crate::cluster::{LakeProgress, Registration, TieringClient};
+use crate::enumerate::BucketGroup;
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 use crate::ranges;
@@ -98,6 +99,15 @@ pub struct Base {
     pub own: Option<i64>,
     /// Per bucket, the end of what the lake holds.
     pub ends: BTreeMap<TableBucket, LogOffset>,
+}
+
+impl Base {
+    /// Leaves out buckets of partitions that are gone: they need not be carried from offsets file to offsets file.
+    pub fn keep_live(&mut self, groups: &[BucketGroup]) {
+        let live: BTreeSet<_> = groups.iter().map(|group| group.partition).collect();
+        self.ends
+            .retain(|bucket, _| live.contains(&bucket.partition));
+    }
 }
 
 /// A committed and registered round.

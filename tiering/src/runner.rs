@@ -159,11 +159,12 @@ impl Runner {
             clock: Arc::clone(&self.resources.clock),
             fence: self.fence,
         };
-        let base = committer.base(lease).await?;
+        let mut base = committer.base(lease).await?;
         let view = self.view(lease, &info).await?;
         let as_of_ms = self.resources.clock.now_ms();
         let offsets = self.offsets(lease, &view, &base).await?;
         let splits = enumerate(&view, &offsets.known)?;
+        base.keep_live(&bucket_groups(&view)?);
         let limits = self.limits(&info)?;
         let info = Arc::new(info);
         Ok(Plan {

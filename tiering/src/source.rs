@@ -1,10 +1,11 @@
 //! The source of a round: one task that reads the logs of all open splits of a table, within the memory budget.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use weir_protocol::ids::TableBucket;
+use weir_protocol::ids::{LogOffset, TableBucket};
 
 use crate::cluster::{Fetched, LogReader};
 use crate::memory::{MemoryBudget, Reservation};
@@ -95,11 +96,11 @@ impl SourceTask {
     async fn read(&mut self, reader: &mut dyn LogReader) {
         // The next answer may be on its way while the last one is handed over.
         let _ahead = self.budget.reserve(self.fetch_bytes).await;
-        let mut open = 0_usize;
+        let mut open = Open::default();
         loop {
-            if open == 0 {
+            if open.stops.is_empty() {
                 match self.commands.recv().await {
-                    Some(command) => obey(reader, command, &mut open),
+                    Some(command) => open.obey(reader, command),
                     None => return,
                 }
                 continue;
@@ -109,41 +110,68 @@ impl SourceTask {
                 biased;
                 command = self.commands.recv() => {
                     let Some(command) = command else { return };
-                    obey(reader, command, &mut open);
+                    open.obey(reader, command);
                     while let Ok(command) = self.commands.try_recv() {
-                        obey(reader, command, &mut open);
+                        open.obey(reader, command);
                     }
                     continue;
                 }
                 fetched = reader.poll(MAX_WAIT) => fetched,
             };
             if fetched.is_empty() {
+                // Should a reader return without waiting, others get their turn all the same.
+                tokio::task::yield_now().await;
                 continue;
             }
+            open.close_ended(&fetched);
             let batches = fetched.iter().flat_map(|fetched| &fetched.batches);
             let bytes: usize = batches.map(|batch| batch.bytes.len()).sum();
             memory.resize(u64::try_from(bytes).unwrap_or(u64::MAX));
-            if self
-                .deliveries
-                .send(Delivery { fetched, memory })
-                .await
-                .is_err()
-            {
+            let delivery = Delivery { fetched, memory };
+            if self.deliveries.send(delivery).await.is_err() {
                 return;
             }
         }
     }
 }
 
-fn obey(reader: &mut dyn LogReader, command: Command, open: &mut usize) {
-    match command {
-        Command::Add(split) => {
-            reader.add(&split);
-            *open += 1;
+/// The stop offsets of the buckets that have more to give.
+#[derive(Debug, Default)]
+struct Open {
+    stops: BTreeMap<TableBucket, LogOffset>,
+}
+
+impl Open {
+    fn obey(&mut self, reader: &mut dyn LogReader, command: Command) {
+        match command {
+            Command::Add(split) => {
+                reader.add(&split);
+                self.stops.insert(split.bucket, split.stop);
+            }
+            Command::Remove(bucket) => {
+                reader.remove(bucket);
+                self.stops.remove(&bucket);
+            }
         }
-        Command::Remove(bucket) => {
-            reader.remove(bucket);
-            *open = open.saturating_sub(1);
+    }
+
+    /// Buckets that were read to their stop, or can't be read, give nothing more.
+    fn close_ended(&mut self, fetched: &[Fetched]) {
+        for Fetched {
+            bucket,
+            batches,
+            fault,
+        } in fetched
+        {
+            let Some(stop) = self.stops.get(bucket) else {
+                continue;
+            };
+            let reached = batches
+                .last()
+                .is_some_and(|last| last.next_offset() >= *stop);
+            if reached || fault.is_some() {
+                self.stops.remove(bucket);
+            }
         }
     }
 }

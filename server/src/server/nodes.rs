@@ -158,6 +158,8 @@ impl Nodes {
             ("datalake.paimon.warehouse", warehouse.to_owned()),
             ("weir.log.flush", config.log.flush.to_string()),
             ("weir.tablets", config.tablets.to_string()),
+            // Lake workers know by it that epochs never restart here.
+            ("weir.version", env!("CARGO_PKG_VERSION").to_owned()),
         ]
         .map(|(key, value)| (key.to_owned(), value))
         .to_vec()

@@ -404,6 +404,28 @@ async fn a_missing_snapshot_is_registered_with_its_own_offsets_file() {
 }
 
 #[tokio::test]
+async fn a_dropped_partition_is_no_longer_carried_in_offsets_files() {
+    let mut shape = Shape::plain(1);
+    shape.partitions = Some(vec![(31, None), (32, None)]);
+    let mut world = World::new(shape).await;
+    world.append(bucket(Some(31), 0), 2);
+    world.append(bucket(Some(32), 0), 2);
+    world.recover().await;
+    {
+        let mut state = world.cluster.state.lock();
+        let table = state.tables.get_mut(&world.path).unwrap();
+        table.partitions.retain(|partition| partition.id.0 != 31);
+    }
+    world.append(bucket(Some(32), 0), 1);
+    world.recover().await;
+    let sent = world.cluster.state.lock().prepared.pop().unwrap();
+    assert_eq!(
+        sent.keys().copied().collect::<Vec<_>>(),
+        [bucket(Some(32), 0)]
+    );
+}
+
+#[tokio::test]
 async fn a_lake_behind_the_cluster_stops_the_table() {
     let world = world().await;
     let file = world.snapshots().await[0]

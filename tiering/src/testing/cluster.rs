@@ -58,6 +58,8 @@ pub(crate) struct State {
     pub coordinator: i32,
     pub queue: VecDeque<TablePath>,
     pub heartbeats: Vec<Heartbeat>,
+    /// The ends of each prepared offsets file as they were sent.
+    pub prepared: Vec<BTreeMap<TableBucket, LogOffset>>,
     /// Buckets that give no answer to reads.
     pub mute: Vec<TableBucket>,
     /// A finished table is handed out again, if its log has grown.
@@ -312,6 +314,7 @@ impl TieringClient for FakeCluster {
                 .map(|(_, file)| state.files[&file].1.clone())
                 .unwrap_or_default();
             all.extend(ends.iter().map(|(bucket, end)| (*bucket, *end)));
+            state.prepared.push(ends.clone());
             let file = format!("file:/remote/{}.offsets", state.files.len());
             state.files.insert(file.clone(), (table, all));
             Ok(file)
@@ -374,6 +377,10 @@ impl LogReader for FakeReader {
     }
 
     async fn poll(&mut self, max_wait: Duration) -> Vec<Fetched> {
+        if self.positions.is_empty() {
+            // As the protocol's client: there is nothing to wait for.
+            return Vec::new();
+        }
         let failed = |reason: &str| BucketFault::Failed(reason.to_owned());
         let Ok(after) = self.cluster.faults.before("fetch").await else {
             // All buckets of the answer fail; those of the other leaders would not.
