@@ -160,9 +160,9 @@ fn check_deletion_vectors(
     options: &BTreeMap<String, String>,
 ) -> Result<()> {
     const KEY: &str = "deletion-vectors.enabled";
-    if !options
+    if options
         .get(KEY)
-        .is_some_and(|text| parse_bool(text) == Ok(true))
+        .is_none_or(|text| parse_bool(text) != Ok(true))
     {
         return Ok(());
     }

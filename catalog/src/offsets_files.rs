@@ -17,7 +17,7 @@ use crate::{Error, Result};
 /// Largest file that is read.
 const MAX_FILE_BYTES: u64 = 64 << 20;
 /// Longest wait for the remote store.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_mins(1);
 
 /// The folder of offsets files.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl OffsetsFiles {
 
     fn object(&self, folder: &str, name: &str) -> Path {
         let segments = folder.split('/').chain([name]);
-        segments.fold(self.root.clone(), |path, segment| path.join(segment))
+        segments.fold(self.root.clone(), Path::join)
     }
 }
 

@@ -155,7 +155,8 @@ impl Catalog {
             .boxed()
         })
         .await?;
-        Ok(altered.value)
+        let _: () = altered.value;
+        Ok(())
     }
 
     /// Drops a database.
@@ -248,12 +249,7 @@ impl Catalog {
     }
 
     /// Adds to a transaction what a table created in `database` needs of it.
-    pub(super) fn keep_database(
-        &self,
-        txn: Txn,
-        name: &str,
-        database: &Stored<Database>,
-    ) -> Result<Txn> {
+    pub(super) fn keep_database(txn: Txn, name: &str, database: &Stored<Database>) -> Result<Txn> {
         let key = Key::database(name).map_err(bad_key(name))?;
         let expect = Expect::At(database.modified);
         if !database.document.unknown.contains_key(DROPPING) {

@@ -18,7 +18,7 @@ use crate::store::{Expect, Key, Txn, Versioned};
 use crate::{Error, Result};
 
 /// Longest wait for the lake in one attempt.
-const LAKE_DEADLINE: Duration = Duration::from_secs(60);
+const LAKE_DEADLINE: Duration = Duration::from_mins(1);
 
 /// A table to create.
 #[derive(Clone, Debug)]
@@ -82,7 +82,7 @@ impl Catalog {
                 let id = self.table_id(table_id).await?;
                 let table = new_table(path, id, descriptor, self.clock.now_ms());
                 let txn = self.creation(&table, servers)?;
-                let txn = self.keep_database(txn, &path.database, &database)?;
+                let txn = Self::keep_database(txn, &path.database, &database)?;
                 Ok(Decision::Commit(txn, Created::New(table)))
             }
             .boxed()

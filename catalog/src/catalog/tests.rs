@@ -383,7 +383,7 @@ async fn a_table_that_was_decided_before_its_database_was_marked_looks_again() {
     let descriptor = crate::ddl::complete(&path(), log_table(), &Rules::default()).unwrap();
     let table = tables::new_table(&path(), TableId(7), &descriptor, 0);
     let txn = world.catalog.creation(&table, &SERVERS).unwrap();
-    let txn = world.catalog.keep_database(txn, "db", &before).unwrap();
+    let txn = Catalog::keep_database(txn, "db", &before).unwrap();
     world.store.before_commit(2, move |store| {
         let late = futures::executor::block_on(store.commit(txn));
         assert!(
@@ -642,7 +642,8 @@ async fn two_columns_added_at_once_both_arrive() {
         catalog.alter_table(&path, &one, IfMissing::Fail),
         catalog.alter_table(&path, &two, IfMissing::Fail),
     );
-    (one.unwrap(), two.unwrap());
+    one.unwrap();
+    two.unwrap();
     let table = world.catalog.get_table(&path).await.unwrap();
     assert_eq!(
         (table.schema_id, table.descriptor.schema.columns.len()),
@@ -1273,7 +1274,7 @@ async fn apply(world: &World, oracle: &mut Oracle, step: &Step) {
             assert_eq!(done.is_ok(), was_there.is_some(), "{done:?}");
         }
         Step::CreatePartition(..) | Step::DropPartition(..) => {
-            apply_partition(world, oracle, step).await
+            apply_partition(world, oracle, step).await;
         }
         Step::AddColumn(d, t, c) => {
             let (path, column) = (name(d, t), format!("c{c}"));

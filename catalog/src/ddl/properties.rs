@@ -347,7 +347,7 @@ impl<'a> TableProperties<'a> {
 
     /// How old rows may be before they are in the lake; 3 minutes by default.
     pub fn freshness(&self) -> Result<Duration> {
-        self.parsed(FRESHNESS, Duration::from_secs(180), parse_duration)
+        self.parsed(FRESHNESS, Duration::from_mins(3), parse_duration)
     }
 
     /// Whether the lake table is compacted while it is written; false by default.
@@ -357,7 +357,7 @@ impl<'a> TableProperties<'a> {
 
     /// How long the log keeps records; 7 days by default, zero for ever.
     pub fn log_ttl(&self) -> Result<Duration> {
-        self.parsed(LOG_TTL, Duration::from_secs(7 * 86_400), parse_duration)
+        self.parsed(LOG_TTL, Duration::from_hours(168), parse_duration)
     }
 
     /// How many replicas a bucket has; 1 by default.

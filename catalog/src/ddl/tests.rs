@@ -227,7 +227,7 @@ fn a_column_that_aggregates_needs_the_engine() {
     let mut table = key_table(&["id"]);
     table.schema.columns[1].agg_function = Some(AggFunction {
         kind: "LISTAGG".to_owned(),
-        parameters: Default::default(),
+        parameters: std::collections::BTreeMap::default(),
     });
     assert!(matches!(
         create(table.clone()),
@@ -262,8 +262,8 @@ fn names_follow_the_reference() {
 
 #[test]
 fn durations_have_a_unit() {
-    assert_eq!(parse_duration("7 d"), Ok(Duration::from_secs(7 * 86_400)));
-    assert_eq!(parse_duration(" 3min "), Ok(Duration::from_secs(180)));
+    assert_eq!(parse_duration("7 d"), Ok(Duration::from_hours(168)));
+    assert_eq!(parse_duration(" 3min "), Ok(Duration::from_mins(3)));
     assert_eq!(parse_duration("5s"), Ok(Duration::from_secs(5)));
     assert_eq!(parse_duration("0ms"), Ok(Duration::ZERO));
     assert_eq!(
@@ -288,8 +288,8 @@ fn typed_access_has_the_references_defaults() {
     let (path, table) = (path(), create(log_table()).unwrap());
     let values = TableProperties::new(&path, &table.properties);
     assert!(!values.datalake_enabled().unwrap());
-    assert_eq!(values.freshness().unwrap(), Duration::from_secs(180));
-    assert_eq!(values.log_ttl().unwrap(), Duration::from_secs(7 * 86_400));
+    assert_eq!(values.freshness().unwrap(), Duration::from_mins(3));
+    assert_eq!(values.log_ttl().unwrap(), Duration::from_hours(168));
     assert!(values.is(properties::LOG_FORMAT, "arrow", "ARROW"));
 }
 
@@ -344,7 +344,7 @@ fn properties_are_set_and_reset_where_the_reference_allows_it() {
         set("bucket.num", "8"),
         TableChange::BucketCount { count: 8 },
     ] {
-        let error = altered(&table, &[change.clone()]).unwrap_err();
+        let error = altered(&table, std::slice::from_ref(&change)).unwrap_err();
         assert!(
             matches!(error, Error::InvalidAlterTable { .. }),
             "{change:?}: {error}"
@@ -401,7 +401,7 @@ fn columns_are_only_added_last_and_nullable() {
             name: "id".to_owned(),
         },
     ] {
-        let error = altered(&table, &[change.clone()]).unwrap_err();
+        let error = altered(&table, std::slice::from_ref(&change)).unwrap_err();
         assert!(
             matches!(error, Error::InvalidAlterTable { .. }),
             "{change:?}: {error}"
