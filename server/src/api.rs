@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use prost::Message;
+use tokio::sync::OwnedSemaphorePermit;
 use weir_catalog::catalog::{IfExists, IfMissing};
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::frame;
@@ -43,18 +44,36 @@ pub(crate) struct Call {
 }
 
 /// A message that encodes itself behind a frame header.
-pub(crate) struct Answer(Box<dyn FnOnce(i32) -> Bytes + Send>);
+pub(crate) struct Answer {
+    encode: Box<dyn FnOnce(i32) -> Bytes + Send>,
+    memory: Option<OwnedSemaphorePermit>,
+}
+
+/// Bytes to send, and the memory that is free again once they are.
+pub(crate) struct Outgoing {
+    pub(crate) bytes: Bytes,
+    _memory: Option<OwnedSemaphorePermit>,
+}
+
+impl From<Bytes> for Outgoing {
+    fn from(bytes: Bytes) -> Self {
+        Self { bytes, _memory: None }
+    }
+}
 
 impl Answer {
     fn new(message: impl Message + 'static) -> Self {
-        Self(Box::new(move |request_id| {
-            frame::encode_success(request_id, &message)
-        }))
+        let encode = move |request_id| frame::encode_success(request_id, &message);
+        Self { encode: Box::new(encode), memory: None }
+    }
+
+    fn holding(self, memory: Option<OwnedSemaphorePermit>) -> Self {
+        Self { memory, ..self }
     }
 
     /// The frame of this answer to the request `request_id`.
-    pub(crate) fn frame(self, request_id: i32) -> Bytes {
-        (self.0)(request_id)
+    pub(crate) fn frame(self, request_id: i32) -> Outgoing {
+        Outgoing { bytes: (self.encode)(request_id), _memory: self.memory }
     }
 }
 

@@ -174,6 +174,8 @@ pub struct LimitsConfig {
     pub max_frame_bytes_before_login: usize,
     /// The most bytes of all requests that are read and not yet done.
     pub request_memory_bytes: usize,
+    /// The most bytes of all answers that are read from logs and not yet sent.
+    pub answer_memory_bytes: usize,
     /// A connection without traffic is closed after this, ms.
     pub idle_ms: u64,
     /// A request whose bytes take longer than this to come in is given up, ms.
@@ -195,6 +197,7 @@ impl Default for LimitsConfig {
             max_frame_bytes: weir_protocol::frame::DEFAULT_MAX_FRAME_BYTES,
             max_frame_bytes_before_login: 64 << 10,
             request_memory_bytes: 512 << 20,
+            answer_memory_bytes: 512 << 20,
             idle_ms: 600_000,
             slow_frame_ms: 30_000,
             max_fetch_wait_ms: 30_000,

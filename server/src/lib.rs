@@ -14,6 +14,7 @@ pub mod data_dir;
 pub mod error;
 pub mod log;
 pub mod meta_store;
+mod memory;
 mod metrics;
 mod net;
 mod peer;

@@ -1,8 +1,8 @@
 //! Puts the parts together, starts them, and stops them in order.
 
 mod nodes;
+mod stores;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,10 @@ use weir_catalog::ddl::Rules;
 use weir_catalog::lake::PaimonCatalog;
 use weir_catalog::leader::{self, Leadership};
 use weir_catalog::offsets_files::OffsetsFiles;
-use weir_catalog::store::{Fence, MetadataStore, Session};
-use weir_lake_format::store::probe_writable;
+use weir_catalog::store::{Fence, MetadataStore, Session, SessionId};
 use weir_protocol::descriptor::DatabaseDescriptor;
 
-use crate::api::{Role, Service, sentence};
+use crate::api::{Role, Service};
 use crate::cluster::MetadataCache;
 use crate::config::{FlushPolicy, ServerConfig};
 use crate::coordinator::{self, Coordinator, Leaders, Rounds, RoundsParts};
@@ -38,6 +37,7 @@ use crate::shutdown::Shutdown;
 use crate::tablet::{self, TabletServer};
 
 use nodes::Nodes;
+use stores::{open_lake, open_remote, open_store};
 
 /// How long requests that are running at a stop may take.
 const DRAIN_REQUESTS: Duration = Duration::from_secs(15);
@@ -45,8 +45,6 @@ const DRAIN_REQUESTS: Duration = Duration::from_secs(15);
 const DRAIN_TASKS: Duration = Duration::from_secs(15);
 /// Threads that sync logs, per tablet server.
 const FLUSH_THREADS: usize = 2;
-/// The longest wait for the lake's root at a start.
-const PROBE_DEADLINE: Duration = Duration::from_secs(30);
 /// In-process sessions end with their owner; this is for stores elsewhere.
 const SESSION_TTL: Duration = Duration::from_secs(30);
 
@@ -161,76 +159,36 @@ impl Ground {
 
     async fn build(self, listeners: nodes::Listeners) -> Result<RunningServer, Error> {
         let (front, back) = (Shutdown::new(), Shutdown::new());
-        let Leadership { epoch, fence } = leader::take_over(&*self.store).await?;
-        let session = self
-            .store
-            .open_session(SESSION_TTL)
-            .await
-            .map_err(|source| weir_catalog::Error::Store {
-                what: "session".into(),
-                source,
-            })?;
+        let leadership = leader::take_over(&*self.store).await?;
+        let session = self.store.open_session(SESSION_TTL).await.map_err(|source| {
+            let what = "session".to_owned();
+            weir_catalog::Error::Store { what, source }
+        })?;
         let nodes = listeners.nodes();
-        let catalog = self.catalog(fence.clone());
+        let catalog = self.catalog(leadership.fence.clone());
+        nodes.register(&catalog, &*self.clock, session.id()).await;
         let settings = nodes.settings(&self.config, &self.warehouse);
-        let reads = Arc::new(Reads::new(
-            catalog.clone(),
-            self.warehouse.clone(),
-            settings,
-        ));
+        let reads = Arc::new(Reads::new(catalog.clone(), self.warehouse.clone(), settings));
         let running = self.start_tablets(&nodes, &reads, &back)?;
-        let cache = Arc::new(MetadataCache::default());
-        let leaders = Leaders::new(
-            catalog.clone(),
-            Arc::clone(&cache),
-            running.peers,
-            epoch.0,
-            back.clone(),
-        );
-        leaders.broadcast(nodes.update(epoch.0)).await;
-        let rounds = Rounds::start(RoundsParts {
-            catalog: catalog.clone(),
-            coordinator_epoch: epoch.0,
-            session: session.id(),
-            config: self.config.tiering.clone(),
-            metrics: Arc::clone(&self.metrics),
-            shutdown: back.clone(),
-        });
-        let coordinator = Coordinator::new(coordinator::Parts {
+        let start = CoordinatorStart {
             catalog,
-            fence,
+            leadership,
+            session: session.id(),
             reads: Arc::clone(&reads),
-            offsets_files: self.offsets_files.clone(),
-            leaders,
-            rounds,
-            cache: Arc::clone(&cache),
-            clock: Arc::clone(&self.clock),
-            config: Arc::clone(&self.config),
-            metrics: Arc::clone(&self.metrics),
-            shutdown: back.clone(),
-            servers: nodes.servers(),
-        });
-        coordinator
-            .create_database(
-                DEFAULT_DATABASE,
-                &DatabaseDescriptor::default(),
-                IfExists::Ignore,
-            )
-            .await?;
+            back: back.clone(),
+        };
+        let coordinator = self.start_coordinator(start, &nodes, running.peers).await?;
         let limit = Duration::from_millis(self.config.start_timeout_ms);
         coordinator.bring_up(running.log_dirs, limit).await?;
         back.spawn(Arc::clone(&coordinator).auto_partition_loop());
         back.spawn(Arc::clone(&coordinator).discard_loop());
-        self.open_doors(listeners, coordinator, &running.tablets, &reads, &front);
-        let ends = [
-            front.token().clone().drop_guard(),
-            back.token().clone().drop_guard(),
-        ];
+        self.open_doors(listeners, coordinator, &running.tablets, &front);
+        let guard = |shutdown: &Shutdown| shutdown.token().clone().drop_guard();
         Ok(RunningServer {
-            _ends: ends,
             nodes,
             warehouse: self.warehouse,
             registry: Arc::new(self.registry),
+            _ends: [guard(&front), guard(&back)],
             front,
             back,
             tablets: running.tablets,
@@ -240,6 +198,45 @@ impl Ground {
             session,
             data_dir: self.data_dir,
         })
+    }
+
+    async fn start_coordinator(
+        &self,
+        start: CoordinatorStart,
+        nodes: &Nodes,
+        peers: Vec<Peer>,
+    ) -> Result<Arc<Coordinator>, Error> {
+        let CoordinatorStart { catalog, leadership, session, reads, back } = start;
+        let Leadership { epoch, fence } = leadership;
+        let cache = Arc::new(MetadataCache::default());
+        let shared = (catalog.clone(), Arc::clone(&cache));
+        let leaders = Leaders::new(shared.0, shared.1, peers, epoch.0, back.clone());
+        leaders.broadcast(nodes.update(epoch.0)).await;
+        let rounds = Rounds::start(RoundsParts {
+            catalog: catalog.clone(),
+            coordinator_epoch: epoch.0,
+            session,
+            config: self.config.tiering.clone(),
+            metrics: Arc::clone(&self.metrics),
+            shutdown: back.clone(),
+        });
+        let coordinator = Coordinator::new(coordinator::Parts {
+            catalog,
+            fence,
+            reads,
+            offsets_files: self.offsets_files.clone(),
+            leaders,
+            rounds,
+            cache,
+            clock: Arc::clone(&self.clock),
+            config: Arc::clone(&self.config),
+            metrics: Arc::clone(&self.metrics),
+            shutdown: back,
+            servers: nodes.servers(),
+        });
+        let plain = DatabaseDescriptor::default();
+        coordinator.create_database(DEFAULT_DATABASE, &plain, IfExists::Ignore).await?;
+        Ok(coordinator)
     }
 
     /// The catalog that this process may change until another takes over.
@@ -322,9 +319,9 @@ impl Ground {
         listeners: nodes::Listeners,
         coordinator: Arc<Coordinator>,
         tablets: &[Arc<TabletServer>],
-        reads: &Arc<Reads>,
         front: &Shutdown,
     ) {
+        let reads = Arc::clone(&coordinator.parts.reads);
         let shared = Arc::new(Shared {
             admission: Admission::new(&self.config.limits),
             limits: self.config.limits.clone(),
@@ -333,7 +330,7 @@ impl Ground {
             shutdown: front.clone(),
         });
         let door = |listener, role, cache: &Arc<MetadataCache>| {
-            let (reads, cache) = (Arc::clone(reads), Arc::clone(cache));
+            let (reads, cache) = (Arc::clone(&reads), Arc::clone(cache));
             let service = Arc::new(Service { role, reads, cache });
             front.spawn(net::accept_loop(listener, service, Arc::clone(&shared)));
         };
@@ -349,65 +346,13 @@ impl Ground {
     }
 }
 
-/// Metadata in RocksDB.
-async fn open_store(data_dir: &DataDir) -> Result<RocksMetadataStore, Error> {
-    let path = data_dir.path().join("meta");
-    let open = move || RocksMetadataStore::open(&path);
-    Ok(tokio::task::spawn_blocking(open).await??)
-}
-
-/// Opens the lake's root and checks that files can be made in it.
-async fn open_lake(url: &str) -> Result<(Arc<dyn ObjectStore>, ObjectPath), Error> {
-    let failed = |error: weir_lake_format::Error| Error::Warehouse {
-        url: url.to_owned(),
-        reason: sentence(&error),
-    };
-    let (store, root) = open(url).await?.map_err(failed)?;
-    let probe = probe_writable(&*store, &root, "server");
-    match tokio::time::timeout(PROBE_DEADLINE, probe).await {
-        Ok(result) => result.map_err(failed)?,
-        Err(_) => {
-            let reason = "it does not answer".to_owned();
-            return Err(Error::Warehouse {
-                url: url.to_owned(),
-                reason,
-            });
-        }
-    }
-    Ok((store, root))
-}
-
-/// Opens the folder of offsets files, named by a `file:` URI.
-async fn open_remote(path: &str) -> Result<OffsetsFiles, Error> {
-    let failed = |error: weir_lake_format::Error| Error::Remote {
-        path: path.to_owned(),
-        reason: sentence(&error),
-    };
-    let (store, root) = open(path).await?.map_err(failed)?;
-    probe_writable(&*store, &root, "server")
-        .await
-        .map_err(failed)?;
-    let uri = match path.split_once("://") {
-        Some(("file", _)) | None => {
-            let local = path.strip_prefix("file://").unwrap_or(path);
-            let absolute = std::path::absolute(local).map_err(|source| Error::Disk {
-                path: local.into(),
-                source,
-            })?;
-            format!("file:{}", absolute.display())
-        }
-        Some(_) => path.to_owned(),
-    };
-    Ok(OffsetsFiles::new(store, root, uri))
-}
-
-type Opened = weir_lake_format::Result<(Arc<dyn ObjectStore>, ObjectPath)>;
-
-/// Opening a folder blocks.
-async fn open(url: &str) -> Result<Opened, Error> {
-    let url = url.to_owned();
-    let open = move || weir_lake_format::open_warehouse(&url, &BTreeMap::new());
-    Ok(tokio::task::spawn_blocking(open).await?)
+/// What a coordinator starts with.
+struct CoordinatorStart {
+    catalog: Catalog,
+    leadership: Leadership,
+    session: SessionId,
+    reads: Arc<Reads>,
+    back: Shutdown,
 }
 
 #[derive(Default)]

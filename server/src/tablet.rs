@@ -20,7 +20,7 @@ use weir_catalog::clock::Clock;
 use weir_protocol::ids::{ServerId, TableBucket, TableId};
 
 pub(crate) use append::{Append, Appending};
-pub(crate) use fetch::{Columns, FetchBucket, FetchRequest, Fetched};
+pub(crate) use fetch::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched};
 pub(crate) use offsets::OffsetSpec;
 use replica::Epochs;
 pub(crate) use replica::Replica;
@@ -30,6 +30,7 @@ use crate::cluster::MetadataCache;
 use crate::config::{LimitsConfig, LogConfig};
 use crate::error::Error;
 use crate::log::LogOptions;
+use crate::memory::Memory;
 use crate::metrics::Metrics;
 use crate::peer;
 use crate::reads::Reads;
@@ -61,6 +62,8 @@ pub(crate) struct TabletServer {
     /// Writer ids taken and not yet handed out.
     writer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     recovery: Arc<Semaphore>,
+    /// Memory for answers that are being read and sent.
+    answers: Memory,
     /// Wakes those who wait for a bucket to come or go.
     changed: Notify,
 }
@@ -79,6 +82,7 @@ enum Slot {
 impl TabletServer {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let recovery = Arc::new(Semaphore::new(parts.log_config.recovery_threads));
+        let answers = Memory::new(parts.limits.answer_memory_bytes);
         Arc::new(Self {
             parts,
             cache: Arc::default(),
@@ -86,6 +90,7 @@ impl TabletServer {
             tables: Mutex::default(),
             writer_ids: tokio::sync::Mutex::new(0..0),
             recovery,
+            answers,
             changed: Notify::new(),
         })
     }

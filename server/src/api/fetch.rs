@@ -10,21 +10,22 @@ use weir_protocol::proto::{
     PbFetchLogRespForTable,
 };
 
-use super::{Call, Failure, Outcome, answer};
+use super::{Answer, Call, Failure, Outcome, decode};
 use crate::error::Error;
-use crate::tablet::{Columns, FetchBucket, FetchRequest, Fetched, TabletServer};
+use crate::tablet::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched, TabletServer};
 
 /// How long a fetch waits that asks for a least number of bytes and names no time.
 const DEFAULT_WAIT_MS: i32 = 100;
 
 pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
-    answer(call.body, |request| fetch(tablet, request)).await
+    let request: FetchLogRequest = decode(call.api, call.body)?;
+    let asked = fetch_request(tablet, &request)?;
+    let FetchAnswer { buckets, memory } = tablet.fetch(asked).await?;
+    Ok(Answer::new(answer_of(&request, buckets)).holding(memory))
 }
 
-async fn fetch(
-    tablet: &Arc<TabletServer>,
-    request: FetchLogRequest,
-) -> Result<FetchLogResponse, Error> {
+/// The request in terms of buckets, within the limits.
+fn fetch_request(tablet: &TabletServer, request: &FetchLogRequest) -> Result<FetchRequest, Error> {
     if request.follower_server_id >= 0 {
         return Err(Error::Unsupported {
             what: "a follower on a client listener",
@@ -49,15 +50,12 @@ async fn fetch(
         .unwrap_or(0)
         .min(limits.max_fetch_wait_ms);
     let size = |bytes: i32| usize::try_from(bytes.max(0)).unwrap_or(0);
-    let fetched = tablet
-        .fetch(FetchRequest {
-            buckets: request.tables_req.iter().flat_map(buckets_of).collect(),
-            max_bytes: size(request.max_bytes).min(limits.max_fetch_bytes),
-            min_bytes: request.min_bytes.map(size),
-            max_wait: Duration::from_millis(wait_ms),
-        })
-        .await?;
-    Ok(answer_of(&request, fetched))
+    Ok(FetchRequest {
+        buckets: request.tables_req.iter().flat_map(buckets_of).collect(),
+        max_bytes: size(request.max_bytes).min(limits.max_fetch_bytes),
+        min_bytes: request.min_bytes.map(size),
+        max_wait: Duration::from_millis(wait_ms),
+    })
 }
 
 fn buckets_of(table: &PbFetchLogReqForTable) -> impl Iterator<Item = FetchBucket> {

@@ -77,6 +77,8 @@ pub(crate) struct Leaders {
     peers: Vec<Peer>,
     coordinator_epoch: i32,
     shutdown: Shutdown,
+    /// A bucket that could not be activated is tried again after this.
+    retry: Duration,
     /// What was activated and not dropped since.
     live: Mutex<HashSet<(TableId, Option<PartitionId>)>>,
 }
@@ -103,13 +105,14 @@ impl Leaders {
         coordinator_epoch: i32,
         shutdown: Shutdown,
     ) -> Arc<Self> {
-        let live = Mutex::default();
+        let (retry, live) = (RETRY, Mutex::default());
         Arc::new(Self {
             catalog,
             cache,
             peers,
             coordinator_epoch,
             shutdown,
+            retry,
             live,
         })
     }
@@ -327,7 +330,7 @@ impl Leaders {
                 "buckets could not be activated, trying again later");
             tokio::select! {
                 () = self.shutdown.begun() => return,
-                () = tokio::time::sleep(RETRY) => {}
+                () = tokio::time::sleep(self.retry) => {}
             }
             if !self.live.lock().contains(&group.key()) {
                 return;
@@ -499,3 +502,6 @@ fn table_metadata(table: &Table, bucket_metadata: Vec<PbBucketMetadata>) -> PbTa
         ..PbTableMetadata::default()
     }
 }
+
+#[cfg(test)]
+mod tests;

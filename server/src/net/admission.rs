@@ -5,12 +5,10 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::config::LimitsConfig;
-
-/// Memory is counted in pieces of this many bytes.
-const PIECE_BYTES: usize = 1024;
+use crate::memory::Memory;
 
 /// Counts what clients hold; cheap to clone.
 #[derive(Clone, Debug)]
@@ -18,8 +16,7 @@ pub(crate) struct Admission {
     counts: Arc<Mutex<Counts>>,
     connections: usize,
     connections_per_address: usize,
-    memory: Arc<Semaphore>,
-    memory_pieces: u32,
+    memory: Memory,
 }
 
 #[derive(Debug, Default)]
@@ -37,15 +34,11 @@ pub(crate) struct Ticket {
 
 impl Admission {
     pub(crate) fn new(limits: &LimitsConfig) -> Self {
-        let pieces = limits.request_memory_bytes.div_ceil(PIECE_BYTES);
-        let memory_pieces = u32::try_from(pieces).unwrap_or(u32::MAX).max(1);
-        let permits = usize::try_from(memory_pieces).unwrap_or(usize::MAX);
         Self {
             counts: Arc::default(),
             connections: limits.connections,
             connections_per_address: limits.connections_per_address,
-            memory: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
-            memory_pieces,
+            memory: Memory::new(limits.request_memory_bytes),
         }
     }
 
@@ -67,12 +60,7 @@ impl Admission {
 
     /// Waits until `bytes` of request memory are free, and takes them.
     pub(crate) async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let pieces = u32::try_from(bytes.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX);
-        let pieces = pieces.clamp(1, self.memory_pieces);
-        Arc::clone(&self.memory)
-            .acquire_many_owned(pieces)
-            .await
-            .ok()
+        self.memory.reserve(bytes).await
     }
 }
 
@@ -118,14 +106,5 @@ mod tests {
         assert!(admission.admit(other).is_none(), "the process is full");
         drop(first);
         assert!(admission.admit(one).is_some());
-    }
-
-    #[tokio::test]
-    async fn a_request_above_the_whole_memory_takes_all_of_it() {
-        let admission = admission(1, 1);
-        let all = admission.reserve(usize::MAX).await.unwrap();
-        assert_eq!(admission.memory.available_permits(), 0);
-        drop(all);
-        assert!(admission.reserve(1).await.is_some());
     }
 }

@@ -19,7 +19,7 @@ use weir_protocol::frame;
 
 use super::Shared;
 use super::login::Login;
-use crate::api::{self, Call, OnClose, Service, Started};
+use crate::api::{self, Call, OnClose, Outgoing, Service, Started};
 use crate::error::Error;
 
 const READ_BUFFER_BYTES: usize = 64 << 10;
@@ -85,7 +85,7 @@ struct Reader<'a> {
     login: Login<'a>,
     opened: Instant,
     slots: Arc<Semaphore>,
-    answers: mpsc::Sender<Bytes>,
+    answers: mpsc::Sender<Outgoing>,
     closed: CancellationToken,
 }
 
@@ -239,22 +239,22 @@ impl Reader<'_> {
                 outcome = AssertUnwindSafe(done).catch_unwind() => outcome,
                 () = closed.cancelled(), if on_close == OnClose::Abandon => return,
             };
-            let bytes = match outcome {
+            let answer = match outcome {
                 Ok(Ok(answer)) => answer.frame(request_id),
                 Ok(Err(failure)) => {
                     metrics.error(failure.code);
-                    failure.frame(request_id)
+                    failure.frame(request_id).into()
                 }
-                Err(_) => panicked(api, request_id),
+                Err(_) => panicked(api, request_id).into(),
             };
             metrics.request(api, started_at.elapsed());
-            send(&answers, bytes).await;
+            send(&answers, answer).await;
             drop(held);
         });
     }
 
     async fn answer(&self, bytes: Bytes) {
-        send(&self.answers, bytes).await;
+        send(&self.answers, bytes.into()).await;
     }
 }
 
@@ -264,8 +264,8 @@ enum Routed {
 }
 
 /// Hands an answer to the writer; a writer that is gone needs none.
-async fn send(answers: &mpsc::Sender<Bytes>, bytes: Bytes) {
-    if answers.send(bytes).await.is_err() {
+async fn send(answers: &mpsc::Sender<Outgoing>, answer: Outgoing) {
+    if answers.send(answer).await.is_err() {
         tracing::trace!("an answer came after its connection");
     }
 }
@@ -282,11 +282,11 @@ fn panicked(api: ApiKey, request_id: i32) -> Bytes {
 /// Sends answers in the order they are done until nobody can send more.
 async fn write_answers(
     mut stream: OwnedWriteHalf,
-    mut outgoing: mpsc::Receiver<Bytes>,
+    mut outgoing: mpsc::Receiver<Outgoing>,
     closed: CancellationToken,
 ) {
     while let Some(answer) = outgoing.recv().await {
-        match timeout(WRITE_DEADLINE, stream.write_all(&answer)).await {
+        match timeout(WRITE_DEADLINE, stream.write_all(&answer.bytes)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) | Err(_) => {
                 closed.cancel();

@@ -3,6 +3,11 @@
 use std::fmt;
 
 use tokio::net::TcpListener;
+use weir_catalog::Catalog;
+use weir_catalog::clock::Clock;
+use weir_catalog::model::Unknown;
+use weir_catalog::model::tablet_server::TabletServer;
+use weir_catalog::store::SessionId;
 use weir_protocol::ids::ServerId;
 use weir_protocol::proto::{PbServerNode, UpdateMetadataRequest};
 
@@ -12,6 +17,9 @@ use crate::net;
 
 /// The coordinator's number among the nodes; clients tell it from a tablet server by its role.
 const COORDINATOR_ID: i32 = 0;
+
+/// The listener's name in the documents of servers, as the reference calls its own.
+const LISTENER: &str = "FLUSS";
 
 /// Bound sockets, nobody served yet.
 pub(super) struct Listeners {
@@ -118,6 +126,30 @@ fn port_of(listener: &TcpListener) -> Result<u16, Error> {
 impl Nodes {
     pub(super) fn servers(&self) -> Vec<ServerId> {
         self.tablets.iter().map(|node| ServerId(node.id)).collect()
+    }
+
+    /// Writes the tablet servers down for as long as the session lasts. Others read that; this
+    /// process does not, so a failure is only told.
+    pub(super) async fn register(
+        &self,
+        catalog: &Catalog,
+        clock: &dyn Clock,
+        session: SessionId,
+    ) {
+        for node in &self.tablets {
+            let registration = TabletServer {
+                listeners: format!("{LISTENER}://{node}"),
+                register_timestamp: clock.now_ms(),
+                rack: None,
+                cpu_cores: None,
+                memory_bytes: None,
+                unknown: Unknown::new(),
+            };
+            let id = ServerId(node.id);
+            if let Err(error) = catalog.register_server(id, &registration, session).await {
+                tracing::warn!(server = %id, %error, "a tablet server is not written down");
+            }
+        }
     }
 
     /// Tells a server who is in the cluster.

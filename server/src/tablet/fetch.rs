@@ -7,6 +7,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout_at};
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{LogOffset, SchemaId, TableBucket, TableId};
@@ -54,41 +55,70 @@ pub(crate) struct Fetched {
     pub(crate) high_watermark: LogOffset,
 }
 
+/// What all buckets gave, in the order they were asked for.
+#[derive(Debug)]
+pub(crate) struct FetchAnswer {
+    pub(crate) buckets: Vec<Result<Fetched, Error>>,
+    /// Given back once the answer is sent.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
+}
+
 impl TabletServer {
     /// Reads all buckets, in the order given.
     ///
     /// Returns once there are `min_bytes`, or a bucket failed in a way that waiting does not heal, or
-    /// `max_wait` has passed. Cancel-safe: it changes nothing.
+    /// `max_wait` has passed. Nothing is read, and no memory taken, while there is nothing to read.
+    /// Cancel-safe: it changes nothing.
     pub(crate) async fn fetch(
         self: &Arc<Self>,
         request: FetchRequest,
-    ) -> Result<Vec<Result<Fetched, Error>>, Error> {
+    ) -> Result<FetchAnswer, Error> {
         let deadline = Instant::now() + request.max_wait;
         let request = Arc::new(request);
         let mut schemas = BTreeMap::new();
+        let mut is_last = request.min_bytes.is_none();
         loop {
             let mut changes = self.high_watermarks(&request);
-            self.load_schemas(&request, &mut schemas).await;
-            let (server, asked) = (Arc::clone(self), Arc::clone(&request));
-            let known = schemas.clone();
-            let read = tokio::task::spawn_blocking(move || server.read_all(&asked, &known)).await?;
-            if is_enough(&request, &read) {
-                return Ok(self.counted(read));
+            if is_last || self.is_worth_reading(&request) {
+                let answer = self.read(&request, &mut schemas).await?;
+                if is_last || is_enough(&request, &answer.buckets) {
+                    let bytes = u64::try_from(answer.bytes()).unwrap_or(0);
+                    self.parts.metrics.fetched_bytes.inc_by(bytes);
+                    return Ok(answer);
+                }
             }
             let changed = async {
                 if changes.next().await.is_none() {
                     std::future::pending::<()>().await;
                 }
             };
-            let stopping = self.parts.shutdown.begun();
-            let woken = tokio::select! {
-                woken = timeout_at(deadline, changed) => woken.is_ok(),
-                () = stopping => false,
-            };
-            if !woken {
-                return Ok(self.counted(read));
+            tokio::select! {
+                woken = timeout_at(deadline, changed) => is_last = woken.is_err(),
+                () = self.parts.shutdown.begun() => is_last = true,
             }
         }
+    }
+
+    /// Whether some bucket has something to give, or fails in a way that waiting does not heal.
+    fn is_worth_reading(&self, request: &FetchRequest) -> bool {
+        request.buckets.iter().any(|asked| match self.position(asked) {
+            Ok(position) => position.from < position.high_watermark,
+            Err(error) => is_final(&error),
+        })
+    }
+
+    /// Reads once, with memory for the whole answer taken before.
+    async fn read(
+        self: &Arc<Self>,
+        request: &Arc<FetchRequest>,
+        schemas: &mut Schemas,
+    ) -> Result<FetchAnswer, Error> {
+        self.load_schemas(request, schemas).await;
+        let wanted: usize = request.buckets.iter().map(|asked| asked.max_bytes).sum();
+        let memory = self.answers.reserve(wanted.min(request.max_bytes)).await;
+        let (server, asked, known) = (Arc::clone(self), Arc::clone(request), schemas.clone());
+        let buckets = tokio::task::spawn_blocking(move || server.read_all(&asked, &known)).await?;
+        Ok(FetchAnswer { buckets, memory })
     }
 
     /// Futures that end when the high watermark of a bucket moves.
@@ -128,12 +158,8 @@ impl TabletServer {
         results
     }
 
-    fn read_one(
-        &self,
-        asked: &FetchBucket,
-        max_bytes: usize,
-        schemas: &Schemas,
-    ) -> Result<Fetched, Error> {
+    /// Where a bucket is read, if it may be.
+    fn position(&self, asked: &FetchBucket) -> Result<Position, Error> {
         let bucket = asked.bucket;
         let replica = self.leader_for(bucket, asked.routing_bucket_count)?;
         let high_watermark = replica.high_watermark();
@@ -155,21 +181,25 @@ impl TabletServer {
         if let Columns::Some(fields) = &asked.columns {
             check_projection(&replica, fields)?;
         }
+        Ok(Position { replica, from, high_watermark })
+    }
+
+    fn read_one(
+        &self,
+        asked: &FetchBucket,
+        max_bytes: usize,
+        schemas: &Schemas,
+    ) -> Result<Fetched, Error> {
+        let Position { replica, from, high_watermark } = self.position(asked)?;
         if from >= high_watermark || max_bytes == 0 {
-            return Ok(Fetched {
-                records: Bytes::new(),
-                high_watermark,
-            });
+            return Ok(Fetched { records: Bytes::new(), high_watermark });
         }
         let read = replica.read(from, max_bytes, high_watermark)?;
         let records = match &asked.columns {
             Columns::All => read.batches,
             Columns::Some(fields) => project(&replica, read.batches, fields, schemas)?,
         };
-        Ok(Fetched {
-            records,
-            high_watermark,
-        })
+        Ok(Fetched { records, high_watermark })
     }
 
     /// All schemas of the tables whose columns are chosen; one that is new is looked up.
@@ -200,46 +230,34 @@ impl TabletServer {
             }
         }
     }
-
-    fn counted(&self, read: Vec<Result<Fetched, Error>>) -> Vec<Result<Fetched, Error>> {
-        let bytes: usize = read
-            .iter()
-            .flatten()
-            .map(|fetched| fetched.records.len())
-            .sum();
-        self.parts
-            .metrics
-            .fetched_bytes
-            .inc_by(u64::try_from(bytes).unwrap_or(0));
-        read
-    }
 }
 
 type Schemas = BTreeMap<(TableId, SchemaId), ::arrow::datatypes::SchemaRef>;
 
-/// Whether an answer is due now. Errors that a metadata refresh heals do not end a wait for others.
+struct Position {
+    replica: Arc<Replica>,
+    from: LogOffset,
+    high_watermark: LogOffset,
+}
+
+impl FetchAnswer {
+    fn bytes(&self) -> usize {
+        self.buckets.iter().flatten().map(|fetched| fetched.records.len()).sum()
+    }
+}
+
+/// Whether an answer is due now.
 fn is_enough(request: &FetchRequest, read: &[Result<Fetched, Error>]) -> bool {
-    let Some(min_bytes) = request.min_bytes else {
-        return true;
-    };
-    let final_error = |error: &Error| {
-        let code = ErrorCode::from(error);
-        !matches!(
-            code,
-            ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTableOrBucket
-        )
-    };
-    let bytes: usize = read
-        .iter()
-        .flatten()
-        .map(|fetched| fetched.records.len())
-        .sum();
-    let nobody = !read.iter().any(Result::is_ok);
-    let failed = read
-        .iter()
-        .filter_map(|one| one.as_ref().err())
-        .any(final_error);
-    bytes >= min_bytes || failed || (nobody && read.is_empty())
+    let bytes: usize = read.iter().flatten().map(|fetched| fetched.records.len()).sum();
+    let failed = read.iter().filter_map(|one| one.as_ref().err()).any(is_final);
+    failed || request.min_bytes.is_none_or(|min_bytes| bytes >= min_bytes)
+}
+
+/// Whether waiting does not heal an error. One that a metadata refresh heals does not end a wait
+/// for other buckets.
+fn is_final(error: &Error) -> bool {
+    let code = ErrorCode::from(error);
+    !matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTableOrBucket)
 }
 
 fn check_projection(replica: &Replica, fields: &[i32]) -> Result<(), Error> {

@@ -276,10 +276,20 @@ impl TabletServer {
             }
             return Ok(());
         }
-        let dir = self.log_dir(bucket);
-        let remove = move || match log {
-            Some(log) => log.delete().map_err(Error::from),
-            None => remove_dir(&dir),
+        let (dir, root) = (self.log_dir(bucket), self.parts.log_dir.clone());
+        let remove = move || {
+            match log {
+                Some(log) => log.delete()?,
+                None => remove_dir(&dir)?,
+            }
+            let parents = dir.ancestors().skip(1).take_while(|parent| *parent != root);
+            for parent in parents {
+                // One that still holds another bucket or partition stays.
+                if std::fs::remove_dir(parent).is_err() {
+                    break;
+                }
+            }
+            Ok(())
         };
         tokio::task::spawn_blocking(remove).await?
     }

@@ -366,3 +366,33 @@ async fn connections_above_the_limit_are_closed_and_the_rest_is_served() {
     first.call(MetadataRequest::default()).await.unwrap();
     server.shutdown().await;
 }
+
+#[tokio::test]
+async fn a_request_that_comes_in_too_slowly_ends_its_connection() {
+    let home = Home::new();
+    let mut config = home.config();
+    config.limits.slow_frame_ms = 50;
+    let server = home.start_with(config).await;
+    let mut slow = Wire::tablet(&server).await;
+    slow.stream.write_all(&[0, 0, 1, 0, 3]).await.unwrap();
+    assert_eq!(slow.next().await, None);
+    Wire::tablet(&server).await.call(MetadataRequest::default()).await.unwrap();
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_connection_without_traffic_is_closed_but_one_that_waits_for_rows_is_not() {
+    let home = Home::new();
+    let mut config = home.config();
+    config.limits.idle_ms = 1000;
+    let server = home.start_with(config).await;
+    let (_, table) = create(&server, "t", &descriptor(1)).await;
+    let mut idle = Wire::tablet(&server).await;
+    let mut waiting = Wire::tablet(&server).await;
+    let patient =
+        FetchLogRequest { min_bytes: Some(1), max_wait_ms: Some(2_500), ..fetch(table, 0, 0) };
+    let id = waiting.send(0, &patient).await;
+    assert_eq!(idle.next().await, None);
+    waiting.answer::<FetchLogRequest>(id).await.unwrap();
+    server.shutdown().await;
+}

@@ -1,8 +1,13 @@
 //! Rows go in and come out.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use weir_catalog::clock::{Clock, ManualClock};
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::frame::Answer;
 use weir_protocol::proto::*;
+use weir_server::{Components, Server};
 
 use crate::rig::*;
 
@@ -277,5 +282,85 @@ async fn a_column_is_added_and_its_batches_are_taken() {
     assert_eq!(schema.columns.len(), 3);
     let new = batch_of(&rows(0..1), 2, None);
     append(&mut tablet, produce(table, 0, new)).await.unwrap();
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn partitions_follow_the_clock_and_old_ones_go() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let mut config = home.config();
+    config.auto_partition_check_ms = 20;
+    let components =
+        Components { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..home.components() };
+    let server = Server::start(config, components).await.unwrap();
+    let mut daily = descriptor(1);
+    daily.partition_keys = vec!["name".to_owned()];
+    for (key, value) in [
+        ("table.auto-partition.enabled", "true"),
+        ("table.auto-partition.time-unit", "DAY"),
+        ("table.auto-partition.num-precreate", "2"),
+        ("table.auto-partition.num-retention", "1"),
+    ] {
+        daily.properties.insert(key.to_owned(), value.to_owned());
+    }
+    let (path, _) = create(&server, "daily", &daily).await;
+    let mut wire = Wire::coordinator(&server).await;
+    let mut names = async || {
+        let list = ListPartitionInfosRequest { table_path: pb_path(&path), ..Default::default() };
+        let infos = wire.call(list).await.unwrap().partitions_info;
+        let name = |info: PbPartitionInfo| info.partition_spec.partition_key_values[0].value.clone();
+        let mut names: Vec<String> = infos.into_iter().map(name).collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names().await, ["20231114", "20231115"], "made with the table");
+    clock.advance(Duration::from_secs(3 * 86_400));
+    let settled = async {
+        while names().await != ["20231117", "20231118"] {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, settled).await.expect("partitions follow the clock");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn old_rows_go_but_not_those_that_the_lake_still_needs() {
+    let home = Home::new();
+    let clock = Arc::new(ManualClock::new(1_700_000_000_000));
+    let mut config = home.config();
+    config.log.retention_check_ms = 20;
+    let components =
+        Components { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..home.components() };
+    let server = Server::start(config, components).await.unwrap();
+    let mut plain = descriptor(1);
+    plain.properties.insert("table.log.ttl".into(), "1 h".into());
+    let mut lake = plain.clone();
+    lake.properties.insert("table.datalake.enabled".into(), "true".into());
+    let (_, plain) = create(&server, "plain", &plain).await;
+    let (_, lake) = create(&server, "lake", &lake).await;
+    let mut wire = Wire::tablet(&server).await;
+    for table in [plain, lake] {
+        append(&mut wire, produce(table, 0, batch(0..3, None))).await.unwrap();
+    }
+    clock.advance(Duration::from_secs(7200));
+    let mut earliest = async |table_id| {
+        let request = ListOffsetsRequest {
+            follower_server_id: -1,
+            offset_type: 0,
+            table_id,
+            bucket_id: vec![0],
+            ..Default::default()
+        };
+        wire.call(request).await.unwrap().buckets_resp[0].offset
+    };
+    let gone = async {
+        while earliest(plain).await != Some(3) {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, gone).await.expect("old rows go");
+    assert_eq!(earliest(lake).await, Some(0), "nothing of it is in the lake");
     server.shutdown().await;
 }
