@@ -11,7 +11,7 @@ use weir_catalog::catalog::{Partition, Table};
 use weir_catalog::store::{Key, MetadataStore};
 use weir_protocol::ids::{PartitionId, TableId, TablePath};
 
-use super::Coordinator;
+use super::{Coordinator, Group};
 use crate::error::Error;
 
 /// How many tables and partitions are activated at the same time.
@@ -24,6 +24,8 @@ const LONG_AGO_MS: i64 = -(1 << 50);
 struct Everything {
     tables: Vec<Table>,
     partitions: Vec<(usize, Partition)>,
+    /// Some table, or the partitions of one, could not be read: what is missing here may exist.
+    has_unreadable: bool,
 }
 
 impl Coordinator {
@@ -37,23 +39,14 @@ impl Coordinator {
         limit: Duration,
     ) -> Result<(), Error> {
         let all = self.read_everything().await?;
-        self.finish_drops(&all).await?;
-        let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
-        tokio::task::spawn_blocking(move || gone.remove_from(&log_dirs)).await?;
-        let mut groups = Vec::new();
-        for table in all
-            .tables
-            .iter()
-            .filter(|table| !table.descriptor.is_partitioned())
-        {
-            groups.push(self.group(table, None).await?);
+        if all.has_unreadable {
+            tracing::error!("nothing dropped is cleaned up until all tables can be read");
+        } else {
+            self.finish_drops(&all).await?;
+            let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
+            tokio::task::spawn_blocking(move || gone.remove_from(&log_dirs)).await?;
         }
-        for (at, partition) in &all.partitions {
-            let Some(table) = all.tables.get(*at) else {
-                continue;
-            };
-            groups.push(self.group(table, Some(partition)).await?);
-        }
+        let groups = self.groups(&all).await?;
         let count = groups.len();
         let activations = futures::stream::iter(groups)
             .map(|group| async {
@@ -70,9 +63,28 @@ impl Coordinator {
         }
         for table in &all.tables {
             self.parts.leaders.announce_table(table).await;
-            self.register_tiering(table, LONG_AGO_MS).await?;
+            let registered = self.register_tiering(table, LONG_AGO_MS).await;
+            unless_of_one_table(&table.path, registered)?;
         }
         Ok(())
+    }
+
+    /// Where all buckets are; those whose assignment cannot be read are left out.
+    async fn groups(&self, all: &Everything) -> Result<Vec<Group>, Error> {
+        let whole = all
+            .tables
+            .iter()
+            .filter(|table| !table.descriptor.is_partitioned());
+        let mut wanted: Vec<_> = whole.map(|table| (table, None)).collect();
+        for (at, partition) in &all.partitions {
+            wanted.extend(all.tables.get(*at).map(|table| (table, Some(partition))));
+        }
+        let mut groups = Vec::with_capacity(wanted.len());
+        for (table, partition) in wanted {
+            let group = self.group(table, partition).await;
+            groups.extend(unless_of_one_table(&table.path, group)?);
+        }
+        Ok(groups)
     }
 
     /// An assignment of something that does not exist is a drop that was not finished.
@@ -102,18 +114,48 @@ impl Coordinator {
         for database in self.parts.reads.list_databases().await? {
             for name in self.parts.reads.list_tables(&database).await? {
                 let path = TablePath::new(database.clone(), name);
-                let table = self.parts.reads.table(&path).await?;
+                let table = self.parts.reads.table(&path).await;
+                let Some(table) = unless_of_one_table(&path, table)? else {
+                    all.has_unreadable = true;
+                    continue;
+                };
                 self.remember(table.table_id, &path);
                 if table.descriptor.is_partitioned() {
                     let at = all.tables.len();
-                    let (_, partitions) = self.parts.reads.partitions(&path).await?;
-                    all.partitions
-                        .extend(partitions.into_iter().map(|one| (at, one)));
+                    let found = self.parts.reads.partitions(&path).await;
+                    let found = unless_of_one_table(&path, found)?;
+                    all.has_unreadable |= found.is_none();
+                    let partitions = found.into_iter().flat_map(|(_, partitions)| partitions);
+                    all.partitions.extend(partitions.map(|one| (at, one)));
                 }
                 all.tables.push(table);
             }
         }
         Ok(all)
+    }
+}
+
+/// `None`, and a line in the log, for a fault of this one table, which keeps no other from serving.
+///
+/// # Errors
+/// Everything else: the store cannot be read, or is another's by now.
+fn unless_of_one_table<T>(path: &TablePath, result: Result<T, Error>) -> Result<Option<T>, Error> {
+    use weir_catalog::Error as Catalog;
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(
+            error @ Error::Catalog(
+                Catalog::Corrupt { .. }
+                | Catalog::NewerVersion { .. }
+                | Catalog::StaleMetadata { .. }
+                | Catalog::SchemaNotExist { .. }
+                | Catalog::InvalidConfig { .. },
+            ),
+        ) => {
+            tracing::error!(table = %path, %error, "the table, or a part of it, is not served");
+            Ok(None)
+        }
+        Err(error) => Err(error),
     }
 }
 

@@ -40,7 +40,7 @@ impl TabletServer {
         // A batch may name a schema that this server was not told of yet: look before refusing.
         for (result, append) in results.iter_mut().zip(appends) {
             if matches!(result.0, Err(Error::UnknownSchema { .. })) {
-                self.learn_schema(append.bucket).await;
+                self.learn_schema(&append).await;
                 if let Some(again) = self.append_now(vec![append]).await?.pop() {
                     *result = again;
                 }
@@ -58,8 +58,9 @@ impl TabletServer {
         Ok(tokio::task::spawn_blocking(work).await?)
     }
 
-    async fn learn_schema(&self, bucket: TableBucket) {
-        let Ok(replica) = self.leader_for(bucket, None) else {
+    async fn learn_schema(&self, append: &Append) {
+        let bucket = append.bucket;
+        let Ok(replica) = self.leader_for(bucket, append.routing_bucket_count) else {
             return;
         };
         if let Err(error) = replica.table.refresh(&self.parts.reads).await {
