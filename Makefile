@@ -35,7 +35,7 @@ lint: deps ## format, rules of this repository, clippy
 	@cargo clippy --locked -j $(JOBS) --workspace --all-targets -- -D warnings
 
 .PHONY: unit
-unit: deps ## unit, golden, property, integration and crash tests
+unit: build ## unit, golden, property, integration and crash tests
 	@cargo test --locked -j $(JOBS) --workspace
 
 .PHONY: smoke

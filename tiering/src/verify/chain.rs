@@ -94,7 +94,7 @@ mod tests {
     }
 
     fn file(rows: i64) -> DataFileMeta {
-        let mut file = DataFileMeta::append("data-1.parquet", 1, rows, 0, 0);
+        let mut file = DataFileMeta::append("data-1.parquet", 1, rows, 0);
         file.row_count = rows;
         file
     }
