@@ -4,16 +4,13 @@
 //! brings the backlog into the lake. CPU time and memory are those of the daemon's process. The roofline is a bare
 //! pipeline over the same rows in the same run: decode the Arrow bodies, encode Parquet, write and sync the files.
 
-mod process;
 mod roofline;
 
-use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use process::{Process, snapshot_rows};
-
-type Result<T> = std::result::Result<T, Box<dyn Error>>;
+use weir_tests::Result;
+use weir_tests::process::{self, Process, snapshot_rows};
 
 const TABLE: &str = "bench.lineitem";
 const BUCKETS: usize = 4;

@@ -13,7 +13,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use weir_tiering::load::tpch::{Source, Table};
 
-use crate::{Result, process};
+use weir_tests::{Result, process};
 
 /// How often each pipeline runs; the quickest run counts.
 const REPETITIONS: usize = 3;

@@ -1,0 +1,125 @@
+//! `kill -9` of `weir up` under writers: no acknowledged row is lost, none is twice in the lake.
+//!
+//! A seed chooses when each round kills and what the writers do; it is printed. `WEIR_SEED` repeats the choices of a run,
+//! `WEIR_KILL_ROUNDS` asks for more rounds than 10.
+
+mod audit;
+mod site;
+mod workload;
+
+use std::io::Write as _;
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use weir_protocol::ids::TablePath;
+use weir_tests::Result;
+
+use site::{Kill, LakeFile, Site};
+use workload::{Ending, Workload};
+
+/// The rounds of a standard run.
+const ROUNDS: u64 = 10;
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|text| text.parse().expect("the variable holds a number"))
+}
+
+fn seed() -> u64 {
+    number("WEIR_SEED").unwrap_or_else(|| rand::random::<u64>() >> 32)
+}
+
+/// Standard error, past the test harness: figures are shown by tests that pass, too.
+fn say(line: &str) {
+    writeln!(std::io::stderr(), "{line}").expect("standard error can be written");
+}
+
+/// A round whose kill waits for acknowledgements, or for a file of a commit in the making.
+fn any_kill(rng: &mut StdRng) -> Kill {
+    match rng.random_range(0..4) {
+        0 => commit_kill(rng),
+        _ => Kill::AfterAcks {
+            acks: rng.random_range(1..200),
+            then: Duration::from_micros(rng.random_range(0..60_000)),
+        },
+    }
+}
+
+/// A kill in the middle of a commit of either table.
+fn commit_kill(rng: &mut StdRng) -> Kill {
+    let file = [LakeFile::Data, LakeFile::Manifest, LakeFile::Snapshot][rng.random_range(0..3)];
+    Kill::OnLakeFile { file, then: Duration::from_micros(rng.random_range(0..8_000)) }
+}
+
+fn acknowledged(workloads: &[Workload]) -> u64 {
+    workloads.iter().map(Workload::acknowledged_appends).sum()
+}
+
+/// Kills and restarts under two writers, then waits for the lake and looks at every row.
+async fn survive(name: &str, seed: u64, kills: Vec<Kill>) -> Result<()> {
+    say(&format!("{name}: seed {seed}"));
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut site = Site::new(name, seed)?;
+    let mut ready = vec![site.start(&mut rng)?];
+    let partitioned = TablePath::new("crash", "parted");
+    let plain = TablePath::new("crash", "plain");
+    let client = site.connect().await?;
+    workload::create_tables(&client, &partitioned, &plain).await?;
+    let mut workloads = Vec::new();
+    for path in [&partitioned, &plain] {
+        workloads.push(Workload::start(client.clone(), path.clone(), rng.random()).await?);
+    }
+    for kill in &kills {
+        site.wait_for(kill, &|| acknowledged(&workloads)).await?;
+        site.kill()?;
+        let acks = acknowledged(&workloads);
+        let time = site.start(&mut rng)?;
+        say(&format!("{name}: {kill}: {acks} appends acknowledged so far, READY after {time:.2?}"));
+        ready.push(time);
+        for workload in &mut workloads {
+            // Some clients die with the server: what they have not seen acknowledged may be there or not.
+            if rng.random_bool(0.3) {
+                workload.replace_writer().await?;
+            }
+        }
+    }
+    let mut rows = 0;
+    for workload in workloads {
+        let path = workload.path().clone();
+        let claims = workload.end(Ending::Flushed).await?;
+        rows += audit::check(&mut site, &client, &path, &claims).await?;
+    }
+    client.close().await;
+    site.stop()?;
+    let (first, restarts) = ready.split_first().ok_or("it was never started")?;
+    let slowest = restarts.iter().max().copied().unwrap_or_default();
+    let mean = restarts.iter().sum::<Duration>() / u32::try_from(restarts.len().max(1))?;
+    say(&format!(
+        "{name}: ok: {} kills, {rows} rows; READY first {first:.2?}, then {mean:.2?} on average, at most {slowest:.2?}",
+        kills.len()
+    ));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_under_writers_loses_no_acknowledged_row_and_doubles_none() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let rounds = number("WEIR_KILL_ROUNDS").unwrap_or(ROUNDS);
+    let kills = (0..rounds).map(|_| any_kill(&mut rng)).collect();
+    survive("kill", seed, kills).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_daemon_killed_in_each_phase_of_its_commits_repairs_them() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut kills = Vec::new();
+    for file in [LakeFile::Data, LakeFile::Manifest, LakeFile::Snapshot] {
+        // At once, and a moment later: between the files, and between the snapshot and its report.
+        for then in [0, rng.random_range(500..8_000)] {
+            kills.push(Kill::OnLakeFile { file, then: Duration::from_micros(then) });
+        }
+    }
+    survive("commits", seed, kills).await.unwrap();
+}
