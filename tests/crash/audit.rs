@@ -24,7 +24,7 @@ type Counts = BTreeMap<RowId, u64>;
 type LogEnd = (TableBucket, TotalBuckets, LogOffset);
 
 /// Waits until the lake has caught up with the log, then compares all rows; answers how many there are.
-pub async fn check(site: &mut Site, client: &Client, path: &TablePath, claims: &Claims) -> Result<u64> {
+pub(crate) async fn check(site: &mut Site, client: &Client, path: &TablePath, claims: &Claims) -> Result<u64> {
     let ends = log_ends(client, path).await?;
     let in_log = log_rows(client, path, &ends).await?;
     let rows: u64 = in_log.values().sum();

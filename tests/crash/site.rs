@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A kind of file that a tiering round writes, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LakeFile {
+pub(crate) enum LakeFile {
     /// Rows.
     Data,
     /// What a commit adds; its list follows, then the snapshot.
@@ -29,7 +29,7 @@ pub enum LakeFile {
 
 /// What a round waits for before it kills.
 #[derive(Clone, Debug)]
-pub enum Kill {
+pub(crate) enum Kill {
     /// So many more appends were acknowledged, and then some time.
     AfterAcks {
         /// Appends.
@@ -57,7 +57,7 @@ impl fmt::Display for Kill {
 
 /// The server under test.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct Site {
     weir: PathBuf,
     folder: tempfile::TempDir,
     address: String,
@@ -66,7 +66,7 @@ pub struct Site {
 
 impl Site {
     /// An empty folder and free ports.
-    pub fn new(name: &str, seed: u64) -> Result<Self> {
+    pub(crate) fn new(name: &str, seed: u64) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix(&format!("weir-{name}-")).tempdir()?;
         // The coordinator's port, and the next one for its tablet server.
         let port = process::free_ports(2, seed)?;
@@ -75,7 +75,7 @@ impl Site {
     }
 
     /// Starts the server with either policy of syncing; answers the time to READY.
-    pub fn start(&mut self, rng: &mut StdRng) -> Result<Duration> {
+    pub(crate) fn start(&mut self, rng: &mut StdRng) -> Result<Duration> {
         let flush = match rng.random_range(0..3) {
             0 => "log.flush=always".to_owned(),
             1 => "log.flush=interval".to_owned(),
@@ -97,12 +97,12 @@ impl Site {
     }
 
     /// A client of the server.
-    pub async fn connect(&self) -> Result<Client> {
+    pub(crate) async fn connect(&self) -> Result<Client> {
         Ok(Client::connect(ClientConfig::new([self.address.clone()])).await?)
     }
 
     /// Waits until it is time to kill; the server must live until then.
-    pub async fn wait_for(&mut self, kill: &Kill, acks: &impl Fn() -> u64) -> Result<()> {
+    pub(crate) async fn wait_for(&mut self, kill: &Kill, acks: &impl Fn() -> u64) -> Result<()> {
         let then = match kill {
             Kill::AfterAcks { acks: more, then } => {
                 let wanted = acks() + more;
@@ -121,7 +121,7 @@ impl Site {
     }
 
     /// Looks again and again until `condition` holds; the server must live.
-    pub async fn until(&mut self, what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    pub(crate) async fn until(&mut self, what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
         while !condition()? {
             let weir = self.running.as_mut().ok_or("the server does not run")?;
@@ -136,27 +136,27 @@ impl Site {
     }
 
     /// The server dies without a word.
-    pub fn kill(&mut self) -> Result<()> {
+    pub(crate) fn kill(&mut self) -> Result<()> {
         self.running.take().ok_or("the server does not run")?.kill()
     }
 
     /// The server ends when asked, with exit code 0.
-    pub fn stop(&mut self) -> Result<()> {
+    pub(crate) fn stop(&mut self) -> Result<()> {
         self.running.take().ok_or("the server does not run")?.stop()
     }
 
     /// Runs a subcommand that must succeed.
-    pub fn run(&self, arguments: &[&str]) -> Result<()> {
+    pub(crate) fn run(&self, arguments: &[&str]) -> Result<()> {
         process::run(&self.weir, arguments).map(drop)
     }
 
     /// Where the server listens.
-    pub fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// The lake.
-    pub fn warehouse(&self) -> PathBuf {
+    pub(crate) fn warehouse(&self) -> PathBuf {
         self.data().join("lake")
     }
 

@@ -24,20 +24,20 @@ use weir_tests::Result;
 const MAX_IN_FLIGHT: usize = 24;
 
 /// The identity of a row: its writer, and its number among the writer's rows.
-pub type RowId = (i64, i64);
+pub(crate) type RowId = (i64, i64);
 
 /// What the log and the lake are held against.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub(crate) struct Claims {
     /// Rows that were acknowledged: they must be there.
-    pub acknowledged: BTreeSet<RowId>,
+    pub(crate) acknowledged: BTreeSet<RowId>,
     /// Rows whose writer was given up before it heard: they may be there.
-    pub unknown: BTreeSet<RowId>,
+    pub(crate) unknown: BTreeSet<RowId>,
 }
 
 /// How a writer ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(crate) enum Ending {
     /// It hears of everything it has appended.
     Flushed,
     /// It is dropped with whatever is on its way.
@@ -46,7 +46,7 @@ pub enum Ending {
 
 /// Writers of one table, one after the other, each until it is told to end.
 #[derive(Debug)]
-pub struct Workload {
+pub(crate) struct Workload {
     client: Client,
     path: TablePath,
     rng: StdRng,
@@ -64,7 +64,7 @@ struct EndSignal {
 }
 
 /// A partitioned lake table with a bucket key, and one without either.
-pub async fn create_tables(client: &Client, partitioned: &TablePath, plain: &TablePath) -> Result<()> {
+pub(crate) async fn create_tables(client: &Client, partitioned: &TablePath, plain: &TablePath) -> Result<()> {
     client.create_database(&partitioned.database, &DatabaseDescriptor::default(), true).await?;
     let columns = vec![
         Column::new("writer", LogicalType::not_null(TypeKind::BigInt)),
@@ -85,12 +85,12 @@ pub async fn create_tables(client: &Client, partitioned: &TablePath, plain: &Tab
 }
 
 /// The partition of a row: a few that all writers share, and one of each writer's own.
-pub fn part_of((writer, n): RowId) -> String {
+pub(crate) fn part_of((writer, n): RowId) -> String {
     if n % 5 == 0 { format!("of-{writer}") } else { format!("p{}", (n / 7) % 3) }
 }
 
 /// Some text of a length that differs from row to row; null now and then.
-pub fn payload_of((writer, n): RowId) -> Option<String> {
+pub(crate) fn payload_of((writer, n): RowId) -> Option<String> {
     let length = usize::try_from((n * 31 + writer * 17).rem_euclid(97)).unwrap_or(0);
     (n % 11 != 0).then(|| format!("{writer}/{n}/").repeat(1 + length / 8))
 }
@@ -108,7 +108,7 @@ fn rows(writer: i64, numbers: Range<i64>) -> Result<RecordBatch> {
 
 impl Workload {
     /// Opens the first writer.
-    pub async fn start(client: Client, path: TablePath, seed: u64) -> Result<Self> {
+    pub(crate) async fn start(client: Client, path: TablePath, seed: u64) -> Result<Self> {
         let mut rng = StdRng::seed_from_u64(seed);
         let acknowledged = Arc::new(AtomicU64::new(0));
         let (end, first) = (Arc::<EndSignal>::default(), rng.random());
@@ -118,17 +118,17 @@ impl Workload {
     }
 
     /// The table.
-    pub fn path(&self) -> &TablePath {
+    pub(crate) fn path(&self) -> &TablePath {
         &self.path
     }
 
     /// Appends acknowledged so far.
-    pub fn acknowledged_appends(&self) -> u64 {
+    pub(crate) fn acknowledged_appends(&self) -> u64 {
         self.acknowledged.load(Ordering::Relaxed)
     }
 
     /// Drops the writer as it stands and opens another.
-    pub async fn replace_writer(&mut self) -> Result<()> {
+    pub(crate) async fn replace_writer(&mut self) -> Result<()> {
         self.end.drop.cancel();
         let claims = (&mut self.task).await??;
         self.claims.take(claims);
@@ -140,7 +140,7 @@ impl Workload {
     }
 
     /// Ends the last writer; answers what all of them claim.
-    pub async fn end(mut self, ending: Ending) -> Result<Claims> {
+    pub(crate) async fn end(mut self, ending: Ending) -> Result<Claims> {
         match ending {
             Ending::Flushed => self.end.flush.cancel(),
             Ending::Dropped => self.end.drop.cancel(),
