@@ -8,6 +8,8 @@ mod replica;
 mod retention;
 mod routing;
 mod table_info;
+#[cfg(test)]
+mod tests;
 mod transitions;
 
 use std::collections::HashMap;

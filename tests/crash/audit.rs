@@ -24,31 +24,56 @@ type Counts = BTreeMap<RowId, u64>;
 type LogEnd = (TableBucket, TotalBuckets, LogOffset);
 
 /// Waits until the lake has caught up with the log, then compares all rows; answers how many there are.
-pub(crate) async fn check(site: &mut Site, client: &Client, path: &TablePath, claims: &Claims) -> Result<u64> {
+pub(crate) async fn check(
+    site: &mut Site,
+    client: &Client,
+    path: &TablePath,
+    claims: &Claims,
+) -> Result<u64> {
     let ends = log_ends(client, path).await?;
     let in_log = log_rows(client, path, &ends).await?;
     let rows: u64 = in_log.values().sum();
     compare_log(path, claims, &in_log)?;
-    let folder = site.warehouse().join(format!("{}.db/{}", path.database, path.table));
+    let folder = site
+        .warehouse()
+        .join(format!("{}.db/{}", path.database, path.table));
     let caught_up = || match process::snapshot_rows(&folder)? {
-        found if found > rows => Err(format!("{path}: {found} rows in the lake, {rows} in the log").into()),
+        found if found > rows => {
+            Err(format!("{path}: {found} rows in the lake, {rows} in the log").into())
+        }
         found => Ok(found == rows),
     };
-    site.until(&format!("{rows} rows of {path} in the lake"), caught_up).await?;
+    site.until(&format!("{rows} rows of {path} in the lake"), caught_up)
+        .await?;
     let warehouse = site.warehouse().to_string_lossy().into_owned();
     let in_lake = lake_rows(&warehouse, path).await?;
     if in_lake != in_log {
-        return Err(format!("{path}: lake and log differ: {}", first_differences(&in_log, &in_lake)).into());
+        return Err(format!(
+            "{path}: lake and log differ: {}",
+            first_differences(&in_log, &in_lake)
+        )
+        .into());
     }
     let table = path.to_string();
-    site.run(&["verify", &table, "--bootstrap", site.address(), "--warehouse", &warehouse])?;
+    site.run(&[
+        "verify",
+        &table,
+        "--bootstrap",
+        site.address(),
+        "--warehouse",
+        &warehouse,
+    ])?;
     site.run(&["lake", "check", &table, "--warehouse", &warehouse])?;
     Ok(rows)
 }
 
 /// Each acknowledged row once; each other row of a writer that was given up at most once; nothing else.
 fn compare_log(path: &TablePath, claims: &Claims, in_log: &Counts) -> Result<()> {
-    let lost: Vec<_> = claims.acknowledged.iter().filter(|id| !in_log.contains_key(id)).collect();
+    let lost: Vec<_> = claims
+        .acknowledged
+        .iter()
+        .filter(|id| !in_log.contains_key(id))
+        .collect();
     let twice: Vec<_> = in_log.iter().filter(|(_, count)| **count != 1).collect();
     let known = |id: &RowId| claims.acknowledged.contains(id) || claims.unknown.contains(id);
     let invented: Vec<_> = in_log.keys().filter(|id| !known(id)).collect();
@@ -73,7 +98,11 @@ fn first_differences(in_log: &Counts, in_lake: &Counts) -> String {
     let ids = in_log.keys().chain(in_lake.keys());
     let different = ids.filter(|id| count(in_log, id) != count(in_lake, id));
     let shown = different.take(10).map(|id| {
-        format!("row {id:?} is {} times in the log and {} times in the lake", count(in_log, id), count(in_lake, id))
+        format!(
+            "row {id:?} is {} times in the log and {} times in the lake",
+            count(in_log, id),
+            count(in_lake, id)
+        )
     });
     shown.collect::<Vec<_>>().join("; ")
 }
@@ -99,7 +128,15 @@ async fn log_ends(client: &Client, path: &TablePath) -> Result<Vec<LogEnd>> {
             routing_count: total,
         };
         for (bucket, end) in client.list_offsets(&request).await? {
-            ends.push((TableBucket { table: table.table_id, partition, bucket }, total, end?));
+            ends.push((
+                TableBucket {
+                    table: table.table_id,
+                    partition,
+                    bucket,
+                },
+                total,
+                end?,
+            ));
         }
     }
     Ok(ends)
@@ -108,9 +145,19 @@ async fn log_ends(client: &Client, path: &TablePath) -> Result<Vec<LogEnd>> {
 async fn log_rows(client: &Client, path: &TablePath, ends: &[LogEnd]) -> Result<Counts> {
     let table = client.table_info(path).await?;
     let schema = table.descriptor.schema.arrow_schema();
-    let mut fetcher = LogFetcher::new(client.clone(), path.clone(), table.table_id, LogFetcherConfig::default());
+    let mut fetcher = LogFetcher::new(
+        client.clone(),
+        path.clone(),
+        table.table_id,
+        LogFetcherConfig::default(),
+    );
     for &(bucket, routing_count, end) in ends {
-        fetcher.subscribe(Subscription { bucket, start: LogOffset(0), stop: Some(end), routing_count });
+        fetcher.subscribe(Subscription {
+            bucket,
+            start: LogOffset(0),
+            stop: Some(end),
+            routing_count,
+        });
     }
     let mut counts = Counts::new();
     while !fetcher.is_done() {
@@ -128,9 +175,14 @@ async fn log_rows(client: &Client, path: &TablePath, ends: &[LogEnd]) -> Result<
 
 async fn lake_rows(warehouse: &str, path: &TablePath) -> Result<Counts> {
     let (store, root) = open_warehouse(warehouse, &BTreeMap::new())?;
-    let root = root.join(format!("{}.db", path.database)).join(path.table.as_str());
+    let root = root
+        .join(format!("{}.db", path.database))
+        .join(path.table.as_str());
     let table = Table::open(store, root).await?;
-    let snapshot = table.latest_snapshot().await?.ok_or("the lake table has no snapshot")?;
+    let snapshot = table
+        .latest_snapshot()
+        .await?
+        .ok_or("the lake table has no snapshot")?;
     let mut counts = Counts::new();
     for split in table.plan(&snapshot, &Filter::default()).await? {
         let mut batches = table.read_split(&split, None).await?;
@@ -143,17 +195,25 @@ async fn lake_rows(warehouse: &str, path: &TablePath) -> Result<Counts> {
 
 /// Counts rows by their identity; all else in them must be as it was written.
 fn count(counts: &mut Counts, rows: &RecordBatch) -> Result<()> {
-    let column = |name: &str| rows.column_by_name(name).ok_or_else(|| format!("no column {name}"));
+    let column = |name: &str| {
+        rows.column_by_name(name)
+            .ok_or_else(|| format!("no column {name}"))
+    };
     let writers = column("writer")?.as_primitive::<Int64Type>();
     let numbers = column("n")?.as_primitive::<Int64Type>();
     let parts = column("part")?.as_string::<i32>();
     let payloads = column("payload")?.as_string::<i32>();
     for row in 0..rows.num_rows() {
         let id = (writers.value(row), numbers.value(row));
-        let payload = payloads.is_valid(row).then(|| payloads.value(row).to_owned());
+        let payload = payloads
+            .is_valid(row)
+            .then(|| payloads.value(row).to_owned());
         let part = parts.value(row);
         if part != part_of(id) || payload != payload_of(id) {
-            return Err(format!("row {id:?} is not as it was written: part {part}, payload {payload:?}").into());
+            return Err(format!(
+                "row {id:?} is not as it was written: part {part}, payload {payload:?}"
+            )
+            .into());
         }
         *counts.entry(id).or_default() += 1;
     }

@@ -22,7 +22,9 @@ use workload::{Ending, Workload};
 const ROUNDS: u64 = 10;
 
 fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|text| text.parse().expect("the variable holds a number"))
+    std::env::var(variable)
+        .ok()
+        .map(|text| text.parse().expect("the variable holds a number"))
 }
 
 fn seed() -> u64 {
@@ -48,7 +50,10 @@ fn any_kill(rng: &mut StdRng) -> Kill {
 /// A kill in the middle of a commit of either table.
 fn commit_kill(rng: &mut StdRng) -> Kill {
     let file = [LakeFile::Data, LakeFile::Manifest, LakeFile::Snapshot][rng.random_range(0..3)];
-    Kill::OnLakeFile { file, then: Duration::from_micros(rng.random_range(0..8_000)) }
+    Kill::OnLakeFile {
+        file,
+        then: Duration::from_micros(rng.random_range(0..8_000)),
+    }
 }
 
 fn acknowledged(workloads: &[Workload]) -> u64 {
@@ -74,7 +79,9 @@ async fn survive(name: &str, seed: u64, kills: Vec<Kill>) -> Result<()> {
         site.kill()?;
         let acks = acknowledged(&workloads);
         let time = site.start(&mut rng)?;
-        say(&format!("{name}: {kill}: {acks} appends acknowledged so far, READY after {time:.2?}"));
+        say(&format!(
+            "{name}: {kill}: {acks} appends acknowledged so far, READY after {time:.2?}"
+        ));
         ready.push(time);
         for workload in &mut workloads {
             // Some clients die with the server: what they have not seen acknowledged may be there or not.
@@ -118,7 +125,10 @@ async fn a_daemon_killed_in_each_phase_of_its_commits_repairs_them() {
     for file in [LakeFile::Data, LakeFile::Manifest, LakeFile::Snapshot] {
         // At once, and a moment later: between the files, and between the snapshot and its report.
         for then in [0, rng.random_range(500..8_000)] {
-            kills.push(Kill::OnLakeFile { file, then: Duration::from_micros(then) });
+            kills.push(Kill::OnLakeFile {
+                file,
+                then: Duration::from_micros(then),
+            });
         }
     }
     survive("commits", seed, kills).await.unwrap();

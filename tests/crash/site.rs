@@ -49,8 +49,12 @@ pub(crate) enum Kill {
 impl fmt::Display for Kill {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Kill::AfterAcks { acks, then } => write!(f, "killed {then:.1?} after {acks} more appends"),
-            Kill::OnLakeFile { file, then } => write!(f, "killed {then:.1?} after a new {file:?} file"),
+            Kill::AfterAcks { acks, then } => {
+                write!(f, "killed {then:.1?} after {acks} more appends")
+            }
+            Kill::OnLakeFile { file, then } => {
+                write!(f, "killed {then:.1?} after a new {file:?} file")
+            }
         }
     }
 }
@@ -67,11 +71,18 @@ pub(crate) struct Site {
 impl Site {
     /// An empty folder and free ports.
     pub(crate) fn new(name: &str, seed: u64) -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix(&format!("weir-{name}-")).tempdir()?;
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("weir-{name}-"))
+            .tempdir()?;
         // The coordinator's port, and the next one for its tablet server.
         let port = process::free_ports(2, seed)?;
         let address = format!("127.0.0.1:{port}");
-        Ok(Self { weir: process::binary()?, folder, address, running: None })
+        Ok(Self {
+            weir: process::binary()?,
+            folder,
+            address,
+            running: None,
+        })
     }
 
     /// Starts the server with either policy of syncing; answers the time to READY.
@@ -85,8 +96,17 @@ impl Site {
         let mut weir = Process::start(
             &self.weir,
             &[
-                "up", "--data-dir", &data.to_string_lossy(), "--listen", &self.address,
-                "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "-o", &flush,
+                "up",
+                "--data-dir",
+                &data.to_string_lossy(),
+                "--listen",
+                &self.address,
+                "--http",
+                "127.0.0.1:0",
+                "--grpc",
+                "127.0.0.1:0",
+                "-o",
+                &flush,
             ],
             &log,
         )?;
@@ -106,13 +126,17 @@ impl Site {
         let then = match kill {
             Kill::AfterAcks { acks: more, then } => {
                 let wanted = acks() + more;
-                self.until("acknowledgements", || Ok(acks() >= wanted)).await?;
+                self.until("acknowledgements", || Ok(acks() >= wanted))
+                    .await?;
                 then
             }
             Kill::OnLakeFile { file, then } => {
                 let lake = self.data().join("lake");
                 let before = count_files(&lake, *file)?;
-                self.until("a new file in the lake", || Ok(count_files(&lake, *file)? > before)).await?;
+                self.until("a new file in the lake", || {
+                    Ok(count_files(&lake, *file)? > before)
+                })
+                .await?;
                 then
             }
         };
@@ -121,7 +145,11 @@ impl Site {
     }
 
     /// Looks again and again until `condition` holds; the server must live.
-    pub(crate) async fn until(&mut self, what: &str, mut condition: impl FnMut() -> Result<bool>) -> Result<()> {
+    pub(crate) async fn until(
+        &mut self,
+        what: &str,
+        mut condition: impl FnMut() -> Result<bool>,
+    ) -> Result<()> {
         let give_up = Instant::now() + PATIENCE;
         while !condition()? {
             let weir = self.running.as_mut().ok_or("the server does not run")?;

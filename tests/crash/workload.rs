@@ -64,8 +64,14 @@ struct EndSignal {
 }
 
 /// A partitioned lake table with a bucket key, and one without either.
-pub(crate) async fn create_tables(client: &Client, partitioned: &TablePath, plain: &TablePath) -> Result<()> {
-    client.create_database(&partitioned.database, &DatabaseDescriptor::default(), true).await?;
+pub(crate) async fn create_tables(
+    client: &Client,
+    partitioned: &TablePath,
+    plain: &TablePath,
+) -> Result<()> {
+    client
+        .create_database(&partitioned.database, &DatabaseDescriptor::default(), true)
+        .await?;
     let columns = vec![
         Column::new("writer", LogicalType::not_null(TypeKind::BigInt)),
         Column::new("n", LogicalType::not_null(TypeKind::BigInt)),
@@ -73,8 +79,13 @@ pub(crate) async fn create_tables(client: &Client, partitioned: &TablePath, plai
         Column::new("payload", LogicalType::nullable(TypeKind::String)),
     ];
     let mut descriptor = TableDescriptor::new(Schema::new(columns, Vec::new())?);
-    for (key, value) in [("table.datalake.enabled", "true"), ("table.datalake.freshness", "1s")] {
-        descriptor.properties.insert(key.to_owned(), value.to_owned());
+    for (key, value) in [
+        ("table.datalake.enabled", "true"),
+        ("table.datalake.freshness", "1s"),
+    ] {
+        descriptor
+            .properties
+            .insert(key.to_owned(), value.to_owned());
     }
     descriptor.bucket_count = Some(2);
     client.create_table(plain, &descriptor, false).await?;
@@ -86,7 +97,11 @@ pub(crate) async fn create_tables(client: &Client, partitioned: &TablePath, plai
 
 /// The partition of a row: a few that all writers share, and one of each writer's own.
 pub(crate) fn part_of((writer, n): RowId) -> String {
-    if n % 5 == 0 { format!("of-{writer}") } else { format!("p{}", (n / 7) % 3) }
+    if n % 5 == 0 {
+        format!("of-{writer}")
+    } else {
+        format!("p{}", (n / 7) % 3)
+    }
 }
 
 /// Some text of a length that differs from row to row; null now and then.
@@ -98,10 +113,19 @@ pub(crate) fn payload_of((writer, n): RowId) -> Option<String> {
 fn rows(writer: i64, numbers: Range<i64>) -> Result<RecordBatch> {
     let ids = || numbers.clone().map(|n| (writer, n));
     let columns: [(&str, ArrayRef); 4] = [
-        ("writer", Arc::new(Int64Array::from_iter_values(ids().map(|id| id.0)))),
+        (
+            "writer",
+            Arc::new(Int64Array::from_iter_values(ids().map(|id| id.0))),
+        ),
         ("n", Arc::new(Int64Array::from_iter_values(numbers.clone()))),
-        ("part", Arc::new(StringArray::from_iter_values(ids().map(part_of)))),
-        ("payload", Arc::new(StringArray::from_iter(ids().map(payload_of)))),
+        (
+            "part",
+            Arc::new(StringArray::from_iter_values(ids().map(part_of))),
+        ),
+        (
+            "payload",
+            Arc::new(StringArray::from_iter(ids().map(payload_of))),
+        ),
     ];
     Ok(RecordBatch::try_from_iter(columns)?)
 }
@@ -114,7 +138,16 @@ impl Workload {
         let (end, first) = (Arc::<EndSignal>::default(), rng.random());
         let writer = Writer::open(&client, &path, 0, first).await?;
         let task = tokio::spawn(writer.run(Arc::clone(&end), Arc::clone(&acknowledged)));
-        Ok(Self { client, path, rng, writers: 1, claims: Claims::default(), acknowledged, task, end })
+        Ok(Self {
+            client,
+            path,
+            rng,
+            writers: 1,
+            claims: Claims::default(),
+            acknowledged,
+            task,
+            end,
+        })
     }
 
     /// The table.
@@ -133,7 +166,8 @@ impl Workload {
         let claims = (&mut self.task).await??;
         self.claims.take(claims);
         self.end = Arc::default();
-        let writer = Writer::open(&self.client, &self.path, self.writers, self.rng.random()).await?;
+        let writer =
+            Writer::open(&self.client, &self.path, self.writers, self.rng.random()).await?;
         self.writers += 1;
         self.task = tokio::spawn(writer.run(Arc::clone(&self.end), Arc::clone(&self.acknowledged)));
         Ok(())
@@ -166,9 +200,17 @@ struct Writer {
 
 impl Writer {
     async fn open(client: &Client, path: &TablePath, id: i64, seed: u64) -> Result<Self> {
-        let config = LogWriterConfig { linger: Some(Duration::from_millis(5)), ..LogWriterConfig::default() };
+        let config = LogWriterConfig {
+            linger: Some(Duration::from_millis(5)),
+            ..LogWriterConfig::default()
+        };
         let log = LogWriter::open(client.clone(), path.clone(), config).await?;
-        Ok(Self { id, log, rng: StdRng::seed_from_u64(seed), next: 0 })
+        Ok(Self {
+            id,
+            log,
+            rng: StdRng::seed_from_u64(seed),
+            next: 0,
+        })
     }
 
     /// Appends without a pause; a server that is gone is waited for.
@@ -185,12 +227,19 @@ impl Writer {
                 self.next = numbers.end;
                 claims.unknown.extend(numbers.clone().map(|n| (self.id, n)));
                 let append = self.log.append(rows(self.id, numbers.clone())?);
-                let Some(appended) = end.drop.run_until_cancelled(append).await else { break };
-                let appended = appended.map_err(|error| format!("writer {}: {numbers:?}: {error:?}", self.id))?;
+                let Some(appended) = end.drop.run_until_cancelled(append).await else {
+                    break;
+                };
+                let appended = appended
+                    .map_err(|error| format!("writer {}: {numbers:?}: {error:?}", self.id))?;
                 in_flight.push(async move { (numbers, appended.wait().await) });
                 continue;
             }
-            let Some(Some((numbers, result))) = end.drop.run_until_cancelled(in_flight.next()).await else { break };
+            let Some(Some((numbers, result))) =
+                end.drop.run_until_cancelled(in_flight.next()).await
+            else {
+                break;
+            };
             result.map_err(|error| format!("writer {}: {numbers:?}: {error:?}", self.id))?;
             acknowledged.fetch_add(1, Ordering::Relaxed);
             for n in numbers {

@@ -28,10 +28,16 @@ pub fn binary() -> Result<PathBuf> {
             // target/PROFILE/deps/TEST
             let test = std::env::current_exe()?;
             let profile = test.parent().and_then(Path::parent);
-            profile.ok_or("the test lies in no target folder")?.join("weir")
+            profile
+                .ok_or("the test lies in no target folder")?
+                .join("weir")
         }
     };
-    if path.is_file() { Ok(path) } else { Err(format!("{}: not there: run `make build` first", path.display()).into()) }
+    if path.is_file() {
+        Ok(path)
+    } else {
+        Err(format!("{}: not there: run `make build` first", path.display()).into())
+    }
 }
 
 /// A running subcommand; its log goes to the end of a file. Killed when dropped.
@@ -63,14 +69,24 @@ impl Process {
         let (sender, lines) = sync_channel(16);
         std::thread::spawn(move || {
             // Ends with the process, or when nobody reads any more.
-            for line in BufReader::new(out).lines().map_while(std::result::Result::ok) {
+            for line in BufReader::new(out)
+                .lines()
+                .map_while(std::result::Result::ok)
+            {
                 if sender.send(line).is_err() {
                     return;
                 }
             }
         });
         let name = arguments.first().copied().unwrap_or_default().to_owned();
-        Ok(Self { child, lines, ready: None, started, name, log: log.to_owned() })
+        Ok(Self {
+            child,
+            lines,
+            ready: None,
+            started,
+            name,
+            log: log.to_owned(),
+        })
     }
 
     /// Waits for the line `READY`, once, and returns one of its words `key=value`.
@@ -84,10 +100,18 @@ impl Process {
         };
         let mut words = line.split_whitespace();
         let value = match words.next() {
-            Some("READY") => words.find_map(|word| word.strip_prefix(&format!("{key}=")).map(str::to_owned)),
+            Some("READY") => {
+                words.find_map(|word| word.strip_prefix(&format!("{key}=")).map(str::to_owned))
+            }
             _ => None,
         };
-        let missing = || format!("weir {}: no READY with {key} in {line:?}\n{}", self.name, self.log_tail());
+        let missing = || {
+            format!(
+                "weir {}: no READY with {key} in {line:?}\n{}",
+                self.name,
+                self.log_tail()
+            )
+        };
         let value = value.ok_or_else(missing)?;
         self.ready = Some(line);
         Ok(value)
@@ -110,7 +134,9 @@ impl Process {
     pub fn check_alive(&mut self) -> Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
-            Some(status) => Err(format!("weir {} ended: {status}\n{}", self.name, self.log_tail()).into()),
+            Some(status) => {
+                Err(format!("weir {} ended: {status}\n{}", self.name, self.log_tail()).into())
+            }
         }
     }
 
@@ -128,8 +154,15 @@ impl Process {
     /// If the process has ended.
     pub fn peak_rss_bytes(&self) -> Result<u64> {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).ok_or("no VmHWM")?;
-        let kib: u64 = line.split_whitespace().nth(1).ok_or("no number in VmHWM")?.parse()?;
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("VmHWM:"))
+            .ok_or("no VmHWM")?;
+        let kib: u64 = line
+            .split_whitespace()
+            .nth(1)
+            .ok_or("no number in VmHWM")?
+            .parse()?;
         Ok(kib * 1024)
     }
 
@@ -150,7 +183,9 @@ impl Process {
     /// If it does not end by itself within 60 s, or with an exit code other than 0.
     pub fn stop(&mut self) -> Result<()> {
         self.check_alive()?;
-        let killed = Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status()?;
+        let killed = Command::new("kill")
+            .args(["-TERM", &self.child.id().to_string()])
+            .status()?;
         let until = Instant::now() + STOP_TIMEOUT;
         while killed.success() && Instant::now() < until {
             if let Some(status) = self.child.try_wait()? {
@@ -158,14 +193,24 @@ impl Process {
             }
             pause(Duration::from_millis(20));
         }
-        Err(format!("weir {} did not stop within {STOP_TIMEOUT:?}\n{}", self.name, self.log_tail()).into())
+        Err(format!(
+            "weir {} did not stop within {STOP_TIMEOUT:?}\n{}",
+            self.name,
+            self.log_tail()
+        )
+        .into())
     }
 
     fn ended_well(&self, status: ExitStatus) -> Result<()> {
         if status.success() {
             return Ok(());
         }
-        Err(format!("weir {}: {status} after SIGTERM\n{}", self.name, self.log_tail()).into())
+        Err(format!(
+            "weir {}: {status} after SIGTERM\n{}",
+            self.name,
+            self.log_tail()
+        )
+        .into())
     }
 
     /// The last lines of its log.
@@ -173,7 +218,8 @@ impl Process {
         let mut text = String::new();
         let read = File::open(&self.log).and_then(|mut file| file.read_to_string(&mut text));
         let skip = text.lines().count().saturating_sub(TAIL_LINES);
-        read.map(|_| text.lines().skip(skip).collect::<Vec<_>>().join("\n")).unwrap_or_default()
+        read.map(|_| text.lines().skip(skip).collect::<Vec<_>>().join("\n"))
+            .unwrap_or_default()
     }
 }
 
@@ -190,11 +236,17 @@ impl Drop for Process {
 /// # Errors
 /// For any exit code but 0, with all that it printed.
 pub fn run(weir: &Path, arguments: &[&str]) -> Result<Output> {
-    let done = Command::new(weir).args(arguments).stdin(Stdio::null()).output()?;
+    let done = Command::new(weir)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()?;
     if done.status.success() {
         return Ok(done);
     }
-    let (out, log) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    let (out, log) = (
+        String::from_utf8_lossy(&done.stdout),
+        String::from_utf8_lossy(&done.stderr),
+    );
     Err(format!("weir {}: {}\n{out}{log}", arguments.join(" "), done.status).into())
 }
 
@@ -205,14 +257,23 @@ pub fn run(weir: &Path, arguments: &[&str]) -> Result<Output> {
 /// If there are none.
 pub fn free_ports(count: u16, seed: u64) -> Result<u16> {
     let range = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range")?;
-    let lowest_ephemeral: u16 = range.split_whitespace().next().ok_or("no range of ports")?.parse()?;
+    let lowest_ephemeral: u16 = range
+        .split_whitespace()
+        .next()
+        .ok_or("no range of ports")?
+        .parse()?;
     let lowest: u16 = 10_000;
-    let places = lowest_ephemeral.saturating_sub(lowest).checked_div(count).unwrap_or(0);
+    let places = lowest_ephemeral
+        .saturating_sub(lowest)
+        .checked_div(count)
+        .unwrap_or(0);
     let start = seed.wrapping_add(u64::from(std::process::id()));
     for place in 0..u64::from(places) {
         let place = u16::try_from((start + place) % u64::from(places))?;
         let first = lowest + place * count;
-        let bound: Vec<_> = (first..first + count).map(|port| TcpListener::bind(("127.0.0.1", port))).collect();
+        let bound: Vec<_> = (first..first + count)
+            .map(|port| TcpListener::bind(("127.0.0.1", port)))
+            .collect();
         if bound.iter().all(std::result::Result::is_ok) {
             return Ok(first);
         }
@@ -232,15 +293,24 @@ fn cpu_seconds(process: &str) -> Result<f64> {
     // Fields 14 and 15 of /proc/PID/stat, in ticks of 10 ms; the name in parentheses may hold spaces.
     let stat = fs::read_to_string(format!("/proc/{process}/stat"))?;
     let after = stat.rsplit_once(')').ok_or("unreadable /proc stat")?.1;
-    let ticks: u64 =
-        after.split_whitespace().skip(11).take(2).map(str::parse::<u64>).sum::<std::result::Result<_, _>>()?;
+    let ticks: u64 = after
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .map(str::parse::<u64>)
+        .sum::<std::result::Result<_, _>>()?;
     #[allow(clippy::cast_precision_loss, reason = "ticks are far below 2^52")]
     Ok(ticks as f64 / 100.0)
 }
 
 /// The load average of the last minute.
 pub fn load_average() -> Option<f64> {
-    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+    fs::read_to_string("/proc/loadavg")
+        .ok()?
+        .split_whitespace()
+        .next()?
+        .parse()
+        .ok()
 }
 
 /// The newest snapshot of a lake table in a local folder, as its JSON; `None` without one.
@@ -254,9 +324,19 @@ pub fn newest_snapshot(table: &Path) -> Result<Option<serde_json::Value>> {
         Err(error) => return Err(error.into()),
     };
     let newest = entries
-        .filter_map(|entry| entry.ok()?.file_name().to_str()?.strip_prefix("snapshot-")?.parse::<u64>().ok())
+        .filter_map(|entry| {
+            entry
+                .ok()?
+                .file_name()
+                .to_str()?
+                .strip_prefix("snapshot-")?
+                .parse::<u64>()
+                .ok()
+        })
         .max();
-    let Some(newest) = newest else { return Ok(None) };
+    let Some(newest) = newest else {
+        return Ok(None);
+    };
     let text = fs::read_to_string(table.join(format!("snapshot/snapshot-{newest}")))?;
     Ok(Some(serde_json::from_str(&text)?))
 }
@@ -268,7 +348,9 @@ pub fn newest_snapshot(table: &Path) -> Result<Option<serde_json::Value>> {
 pub fn snapshot_rows(table: &Path) -> Result<u64> {
     match newest_snapshot(table)? {
         None => Ok(0),
-        Some(snapshot) => snapshot["totalRecordCount"].as_u64().ok_or_else(|| "no totalRecordCount".into()),
+        Some(snapshot) => snapshot["totalRecordCount"]
+            .as_u64()
+            .ok_or_else(|| "no totalRecordCount".into()),
     }
 }
 

@@ -1,0 +1,266 @@
+//! What a tablet server has answered is there after a power cut, on a disk that forgets what was not synced.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use arrow::array::{Int64Array, RecordBatch};
+use prometheus_client::registry::Registry;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use weir_catalog::Catalog;
+use weir_catalog::catalog::{IfExists, NewTable};
+use weir_catalog::clock::ManualClock;
+use weir_catalog::store::memory::MemoryStore;
+use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
+use weir_protocol::ids::{
+    BucketId, LogOffset, SchemaId, ServerId, TableBucket, TableId, TablePath, WriterId,
+};
+use weir_protocol::proto::{
+    NotifyLeaderAndIsrRequest, PbNotifyLeaderAndIsrReqForBucket, PbPhysicalTablePath, PbTableBucket,
+};
+use weir_protocol::record::arrow::{Compression, encode_append};
+use weir_protocol::record::log_batch;
+use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
+
+use super::{Append, Parts, TabletServer};
+use crate::config::{LimitsConfig, LogConfig};
+use crate::log::disk::memory::{Crash, MemoryDisk};
+use crate::log::{self, FlushPolicy, Flusher, LogOptions};
+use crate::metrics::Metrics;
+use crate::peer::Peer;
+use crate::reads::Reads;
+use crate::shutdown::Shutdown;
+
+const SERVER: ServerId = ServerId(0);
+const WRITERS: i64 = 4;
+
+/// A table of one bucket, and the disk of the server that leads it.
+struct World {
+    catalog: Catalog,
+    path: TablePath,
+    table: TableId,
+    disk: MemoryDisk,
+}
+
+/// One life of the server's process.
+struct Life {
+    server: Arc<TabletServer>,
+    bucket: TableBucket,
+    shutdown: Shutdown,
+    _flusher: Flusher,
+}
+
+impl World {
+    async fn new() -> Self {
+        let catalog = Catalog::new(
+            Arc::new(MemoryStore::default()),
+            Arc::new(ManualClock::new(1)),
+        );
+        let path = TablePath::new("db", "t");
+        let database = DatabaseDescriptor::default();
+        catalog
+            .create_database("db", &database, IfExists::Fail)
+            .await
+            .unwrap();
+        let n = Column::new("n", LogicalType::not_null(TypeKind::BigInt));
+        let descriptor = TableDescriptor {
+            bucket_count: Some(1),
+            ..TableDescriptor::new(Schema::new(vec![n], Vec::new()).unwrap())
+        };
+        let table = NewTable {
+            path: &path,
+            descriptor: &descriptor,
+            servers: &[SERVER],
+        };
+        catalog.create_table(table, IfExists::Fail).await.unwrap();
+        let table = catalog.get_table(&path).await.unwrap().table_id;
+        Self {
+            catalog,
+            path,
+            table,
+            disk: MemoryDisk::new(),
+        }
+    }
+
+    /// Starts the server on what is on the disk and makes it the bucket's leader.
+    async fn start(&self, policy: FlushPolicy) -> Life {
+        let flusher = Flusher::start(policy, 2).unwrap();
+        let config = log::LogConfig {
+            segment_bytes: 20_000,
+            checkpoint_bytes: 7_000,
+            ..log::LogConfig::default()
+        };
+        let shutdown = Shutdown::new();
+        let server = TabletServer::new(Parts {
+            id: SERVER,
+            log_dir: PathBuf::from("/log"),
+            log_config: LogConfig::default(),
+            log_options: LogOptions {
+                disk: Arc::new(self.disk.process()),
+                config,
+                flusher: Some(flusher.handle()),
+            },
+            limits: LimitsConfig::default(),
+            reads: Arc::new(Reads::new(self.catalog.clone(), String::new(), Vec::new())),
+            clock: Arc::new(ManualClock::new(1)),
+            metrics: Arc::new(Metrics::new(&mut Registry::default())),
+            shutdown: shutdown.clone(),
+        });
+        let (peer, calls) = Peer::new(SERVER);
+        shutdown.spawn(Arc::clone(&server).run(calls));
+        let lead = PbNotifyLeaderAndIsrReqForBucket {
+            physical_table_path: PbPhysicalTablePath {
+                database_name: self.path.database.clone(),
+                table_name: self.path.table.clone(),
+                partition_name: None,
+            },
+            table_bucket: PbTableBucket {
+                table_id: self.table.0,
+                ..PbTableBucket::default()
+            },
+            leader: SERVER.0,
+            bucket_count: Some(1),
+            ..PbNotifyLeaderAndIsrReqForBucket::default()
+        };
+        let request = NotifyLeaderAndIsrRequest {
+            coordinator_epoch: 1,
+            notify_buckets_leader_req: vec![lead],
+        };
+        let mut acks = peer.notify_leader_and_isr(request).await.unwrap();
+        let answer = acks.recv().await.expect("the bucket is opened");
+        let entry = &answer.notify_buckets_leader_resp[0];
+        assert_eq!((entry.error_code, &entry.error_message), (None, &None));
+        let bucket = TableBucket {
+            table: self.table,
+            partition: None,
+            bucket: BucketId(0),
+        };
+        Life {
+            server,
+            bucket,
+            shutdown,
+            _flusher: flusher,
+        }
+    }
+}
+
+impl Life {
+    /// Appends as a client with `acks=-1` does; the offset, once the server would answer with it.
+    async fn append(&self, writer: i64, sequence: i32) -> Option<LogOffset> {
+        let numbers = Int64Array::from_iter_values(std::iter::repeat_n(i64::from(sequence), 20));
+        let rows = RecordBatch::try_from_iter([("n", Arc::new(numbers) as _)]).unwrap();
+        let writer = WriterId(writer);
+        let records =
+            encode_append(SchemaId(1), writer, sequence, &rows, Compression::None).unwrap();
+        let append = Append {
+            bucket: self.bucket,
+            records,
+            routing_bucket_count: Some(1),
+        };
+        let appending = self.server.append(vec![append]).await.ok()?.pop()?;
+        let deadline = Instant::now() + Duration::from_secs(60);
+        appending.acknowledged(deadline, 60_000).await.ok()
+    }
+
+    /// Base offset of each batch in the log, by writer and sequence.
+    fn found(&self) -> BTreeMap<(i64, i32), LogOffset> {
+        let replica = self.server.leader_for(self.bucket, Some(1)).unwrap();
+        let (mut found, mut from) = (BTreeMap::new(), LogOffset(0));
+        let end = replica.end_offset();
+        while from < end {
+            let read = replica.read(from, 1 << 20, end).unwrap();
+            for batch in log_batch::batches(read.batches) {
+                let batch = batch.unwrap();
+                batch.verify_crc().unwrap();
+                let id = (batch.header.writer_id.0, batch.header.batch_sequence);
+                assert_eq!(
+                    found.insert(id, batch.header.base_offset),
+                    None,
+                    "{id:?} is twice"
+                );
+            }
+            from = read.next_offset;
+        }
+        found
+    }
+
+    async fn end(self) {
+        self.shutdown.begin();
+        assert!(self.shutdown.drained(Duration::from_secs(60)).await);
+    }
+}
+
+/// Appends of all writers until the disk is gone: what each was answered.
+fn start_writers(
+    life: &Arc<Life>,
+    heard: &Arc<(AtomicU64, Notify)>,
+) -> JoinSet<Vec<(i64, i32, LogOffset)>> {
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS {
+        let (life, heard) = (Arc::clone(life), Arc::clone(heard));
+        writers.spawn(async move {
+            let mut answers = Vec::new();
+            for sequence in 0.. {
+                let Some(offset) = life.append(writer, sequence).await else {
+                    break;
+                };
+                answers.push((writer, sequence, offset));
+                heard.0.fetch_add(1, Ordering::Relaxed);
+                heard.1.notify_one();
+            }
+            answers
+        });
+    }
+    writers
+}
+
+/// Cuts the power after some answers; answers how many of them are lost.
+async fn lost_by_a_power_cut(policy: FlushPolicy, crash: Crash, after: u64) -> usize {
+    let world = World::new().await;
+    let life = Arc::new(world.start(policy).await);
+    let heard = Arc::<(AtomicU64, Notify)>::default();
+    let writers = start_writers(&life, &heard);
+    while heard.0.load(Ordering::Relaxed) < after {
+        heard.1.notified().await;
+    }
+    world.disk.crash(crash);
+    let answers: Vec<_> = writers.join_all().await.into_iter().flatten().collect();
+    Arc::into_inner(life)
+        .expect("the writers have ended")
+        .end()
+        .await;
+
+    let life = world.start(policy).await;
+    let found = life.found();
+    let lost = |(writer, sequence, offset): &&(i64, i32, LogOffset)| {
+        found.get(&(*writer, *sequence)) != Some(offset)
+    };
+    let lost = answers.iter().filter(lost).count();
+    life.end().await;
+    lost
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_answered_append_survives_a_power_cut() {
+    for policy in [
+        FlushPolicy::Always,
+        FlushPolicy::Interval(Duration::from_millis(3)),
+    ] {
+        for round in 0..8 {
+            let after = 1 + round * 40;
+            for crash in [Crash::ForgetAll, Crash::Torn(round)] {
+                let lost = lost_by_a_power_cut(policy, crash, after).await;
+                assert_eq!(lost, 0, "{policy:?}, {crash:?} after {after} answers");
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn with_the_os_policy_a_power_cut_loses_answered_appends() {
+    assert!(lost_by_a_power_cut(FlushPolicy::Os, Crash::ForgetAll, 20).await > 0);
+}
