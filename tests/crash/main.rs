@@ -60,11 +60,19 @@ fn acknowledged(workloads: &[Workload]) -> u64 {
     workloads.iter().map(Workload::acknowledged_appends).sum()
 }
 
-/// Kills and restarts under two writers, then waits for the lake and looks at every row.
-async fn survive(name: &str, seed: u64, kills: Vec<Kill>) -> Result<()> {
+/// Runs [`survive`]; a failure is told with the seed, and what is on disk is kept.
+async fn assert_survives(name: &str, seed: u64, kills: Vec<Kill>) {
     say(&format!("{name}: seed {seed}"));
+    let mut site = Site::new(name, seed).unwrap();
+    if let Err(error) = survive(name, seed, &kills, &mut site).await {
+        let kept = site.keep();
+        panic!("WEIR_SEED={seed}: {error}\nall is kept in {}", kept.display());
+    }
+}
+
+/// Kills and restarts under two writers, then waits for the lake and looks at every row.
+async fn survive(name: &str, seed: u64, kills: &[Kill], site: &mut Site) -> Result<()> {
     let mut rng = StdRng::seed_from_u64(seed);
-    let mut site = Site::new(name, seed)?;
     let mut ready = vec![site.start(&mut rng)?];
     let partitioned = TablePath::new("crash", "parted");
     let plain = TablePath::new("crash", "plain");
@@ -74,7 +82,7 @@ async fn survive(name: &str, seed: u64, kills: Vec<Kill>) -> Result<()> {
     for path in [&partitioned, &plain] {
         workloads.push(Workload::start(client.clone(), path.clone(), rng.random()).await?);
     }
-    for kill in &kills {
+    for kill in kills {
         site.wait_for(kill, &|| acknowledged(&workloads)).await?;
         site.kill()?;
         let acks = acknowledged(&workloads);
@@ -94,7 +102,7 @@ async fn survive(name: &str, seed: u64, kills: Vec<Kill>) -> Result<()> {
     for workload in workloads {
         let path = workload.path().clone();
         let claims = workload.end(Ending::Flushed).await?;
-        rows += audit::check(&mut site, &client, &path, &claims).await?;
+        rows += audit::check(site, &client, &path, &claims).await?;
     }
     client.close().await;
     site.stop()?;
@@ -114,7 +122,7 @@ async fn a_server_killed_under_writers_loses_no_acknowledged_row_and_doubles_non
     let mut rng = StdRng::seed_from_u64(seed);
     let rounds = number("WEIR_KILL_ROUNDS").unwrap_or(ROUNDS);
     let kills = (0..rounds).map(|_| any_kill(&mut rng)).collect();
-    survive("kill", seed, kills).await.unwrap();
+    assert_survives("kill", seed, kills).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,5 +139,5 @@ async fn a_daemon_killed_in_each_phase_of_its_commits_repairs_them() {
             });
         }
     }
-    survive("commits", seed, kills).await.unwrap();
+    assert_survives("commits", seed, kills).await;
 }

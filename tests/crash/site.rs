@@ -163,6 +163,12 @@ impl Site {
         Ok(())
     }
 
+    /// Leaves the folder where it is, after the test too.
+    pub(crate) fn keep(mut self) -> PathBuf {
+        self.folder.disable_cleanup(true);
+        self.folder.path().to_owned()
+    }
+
     /// The server dies without a word.
     pub(crate) fn kill(&mut self) -> Result<()> {
         self.running.take().ok_or("the server does not run")?.kill()
