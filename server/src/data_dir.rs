@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
+use crate::log::{FileSystem, disk};
 
 /// The newest format that this version reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -24,7 +25,7 @@ impl DataDir {
     /// # Errors
     /// [`Error::Locked`], [`Error::NewerFormat`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(path: &Path) -> Result<Self, Error> {
-        fs::create_dir_all(path).map_err(failed(path))?;
+        disk::create_dirs(&FileSystem, path).map_err(failed(path))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = File::options()
             .create(true)

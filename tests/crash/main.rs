@@ -16,7 +16,7 @@ use weir_protocol::ids::TablePath;
 use weir_tests::Result;
 
 use site::{Kill, LakeFile, Site};
-use workload::{Ending, Workload};
+use workload::Workload;
 
 /// The rounds of a standard run.
 const ROUNDS: u64 = 10;
@@ -101,7 +101,7 @@ async fn survive(name: &str, seed: u64, kills: &[Kill], site: &mut Site) -> Resu
     let mut rows = 0;
     for workload in workloads {
         let path = workload.path().clone();
-        let claims = workload.end(Ending::Flushed).await?;
+        let claims = workload.end().await?;
         rows += audit::check(site, &client, &path, &claims).await?;
     }
     client.close().await;

@@ -35,15 +35,6 @@ pub(crate) struct Claims {
     pub(crate) unknown: BTreeSet<RowId>,
 }
 
-/// How a writer ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    /// It hears of everything it has appended.
-    Flushed,
-    /// It is dropped with whatever is on its way.
-    Dropped,
-}
-
 /// Writers of one table, one after the other, each until it is told to end.
 #[derive(Debug)]
 pub(crate) struct Workload {
@@ -173,12 +164,9 @@ impl Workload {
         Ok(())
     }
 
-    /// Ends the last writer; answers what all of them claim.
-    pub(crate) async fn end(mut self, ending: Ending) -> Result<Claims> {
-        match ending {
-            Ending::Flushed => self.end.flush.cancel(),
-            Ending::Dropped => self.end.drop.cancel(),
-        }
+    /// Ends the last writer once all of its appends are acknowledged; answers what all writers claim.
+    pub(crate) async fn end(mut self) -> Result<Claims> {
+        self.end.flush.cancel();
         self.claims.take(self.task.await??);
         Ok(self.claims)
     }

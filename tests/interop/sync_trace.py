@@ -229,8 +229,8 @@ def moved(call):
 class Reader:
     """Goes through the trace once and checks both rules."""
 
-    def __init__(self, coordinator, tablet, data):
-        self.coordinator, self.tablet, self.data = coordinator, tablet, data
+    def __init__(self, coordinator, tablet, root):
+        self.coordinator, self.tablet, self.root = coordinator, tablet, root
         self.disk = Disk()
         self.streams = {}
         self.open_appends = {}  # (connection, request id) -> the number of log writes before it
@@ -281,7 +281,7 @@ class Reader:
             raise Unreadable("an append was answered, but the trace shows no write to a log segment")
         self.appends += 1
         for path in written:
-            self.disk.require(path, self.data, f"the answer to append {self.appends}")
+            self.disk.require(path, self.root, f"the answer to append {self.appends}")
             self.checked.add(path)
 
     def check_commit(self):
@@ -289,7 +289,7 @@ class Reader:
         for path in sorted(self.disk.files):
             kind = lake_kind(path)
             if kind:
-                self.disk.require(path, self.data, f"COMMIT {self.commits}")
+                self.disk.require(path, self.root, f"COMMIT {self.commits}")
                 if path not in self.checked:
                     self.checked.add(path)
                     self.kinds[kind] += 1
@@ -426,7 +426,7 @@ def main():
         asyncio.run(append_and_tier(weir))
     finally:
         weir.stop()
-    reader = Reader(weir.port, weir.port + 1, str(weir.data))
+    reader = Reader(weir.port, weir.port + 1, str(weir.folder))
     try:
         reader.read(weir.trace)
     except NotSynced as found:

@@ -145,8 +145,10 @@ pub(crate) fn create_dirs(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            disk.sync_dir(parent)?;
+        match path.parent() {
+            Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new("."))?,
+            Some(parent) => disk.sync_dir(parent)?,
+            None => {}
         }
     }
     Ok(())
