@@ -39,8 +39,10 @@ unit: build ## unit, golden, property, integration and crash tests
 	@cargo test --locked -j $(JOBS) --workspace
 
 .PHONY: smoke
-smoke: build ## released clients and independent readers against the binary
+smoke: build ## released clients and independent readers against the binary; a trace of its syncs
 	@python=$$(.ci/python $(TARGET)) && $$python tests/interop/smoke.py --weir $(WEIR) --target $(TARGET)
+	@python=$$(.ci/python $(TARGET)) && $$python tests/interop/sync_trace.py --weir $(WEIR) --target $(TARGET)
+	@python=$$(.ci/python $(TARGET)) && $$python tests/interop/sync_trace.py --weir $(WEIR) --target $(TARGET) --expect-unsynced
 
 .PHONY: test
 test: ## everything that CI runs

@@ -22,10 +22,18 @@ struct Settings {
 }
 
 fn settings() -> Result<Settings> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let rows = std::env::var("WEIR_BENCH_ROWS").unwrap_or_else(|_| "1000000".to_owned()).parse()?;
-    let weir = std::env::var_os("WEIR_BENCH_BINARY").map_or_else(|| target.join("release/weir"), PathBuf::from);
-    Ok(Settings { weir, folder: target.join("bench-data"), rows })
+    let target =
+        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
+    let rows = std::env::var("WEIR_BENCH_ROWS")
+        .unwrap_or_else(|_| "1000000".to_owned())
+        .parse()?;
+    let weir = std::env::var_os("WEIR_BENCH_BINARY")
+        .map_or_else(|| target.join("release/weir"), PathBuf::from);
+    Ok(Settings {
+        weir,
+        folder: target.join("bench-data"),
+        rows,
+    })
 }
 
 /// Waits until the lake holds `rows` rows; the daemon must live.
@@ -44,7 +52,10 @@ fn wait_for_rows(daemon: &mut Process, table: &Path, rows: u64) -> Result<Durati
     }
 }
 
-#[allow(clippy::print_stdout, reason = "the JSON object is what this program is for")]
+#[allow(
+    clippy::print_stdout,
+    reason = "the JSON object is what this program is for"
+)]
 fn main() -> Result<()> {
     let Settings { weir, folder, rows } = settings()?;
     if !weir.is_file() {
@@ -61,23 +72,57 @@ fn main() -> Result<()> {
 
     let data = folder.join("data");
     let lake = folder.join("lake");
-    let mut server = Process::start(&weir, &[
-        "serve", "--data-dir", &data.to_string_lossy(), "--warehouse", &lake.to_string_lossy(),
-        "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
-    ], &folder.join("serve.log"))?;
+    let mut server = Process::start(
+        &weir,
+        &[
+            "serve",
+            "--data-dir",
+            &data.to_string_lossy(),
+            "--warehouse",
+            &lake.to_string_lossy(),
+            "--listen",
+            "127.0.0.1:0",
+            "--http",
+            "127.0.0.1:0",
+        ],
+        &folder.join("serve.log"),
+    )?;
     let bootstrap = server.ready("fluss")?;
     let started = Instant::now();
-    process::run(&weir, &[
-        "load", "--bootstrap", &bootstrap, "--table", TABLE, &format!("tpch:lineitem:{scale}"), "--create",
-        "--bucket-key", "l_orderkey", "--buckets", &BUCKETS.to_string(),
-    ])?;
+    process::run(
+        &weir,
+        &[
+            "load",
+            "--bootstrap",
+            &bootstrap,
+            "--table",
+            TABLE,
+            &format!("tpch:lineitem:{scale}"),
+            "--create",
+            "--bucket-key",
+            "l_orderkey",
+            "--buckets",
+            &BUCKETS.to_string(),
+        ],
+    )?;
     let ingest = started.elapsed();
     let loaded = limits.rows;
 
-    let mut daemon = Process::start(&weir, &[
-        "tier", "--bootstrap", &bootstrap, "--warehouse", &lake.to_string_lossy(),
-        "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0",
-    ], &folder.join("tier.log"))?;
+    let mut daemon = Process::start(
+        &weir,
+        &[
+            "tier",
+            "--bootstrap",
+            &bootstrap,
+            "--warehouse",
+            &lake.to_string_lossy(),
+            "--http",
+            "127.0.0.1:0",
+            "--grpc",
+            "127.0.0.1:0",
+        ],
+        &folder.join("tier.log"),
+    )?;
     let tiering = wait_for_rows(&mut daemon, &lake.join("bench.db/lineitem"), loaded)?;
     let cpu = daemon.cpu_seconds()?;
     let peak = daemon.peak_rss_bytes()?;

@@ -37,7 +37,10 @@ pub fn measure(folder: &Path, scale: f64, buckets: usize) -> Result<Limits> {
         for (fastest, kind) in best.iter_mut().zip(["plain", "zstd"]) {
             let before = process::own_cpu_seconds()?;
             for bucket in 0..buckets {
-                pipeline(&folder.join(format!("{kind}-{bucket}.arrow")), &folder.join("out.parquet"))?;
+                pipeline(
+                    &folder.join(format!("{kind}-{bucket}.arrow")),
+                    &folder.join("out.parquet"),
+                )?;
             }
             *fastest = fastest.min(process::own_cpu_seconds()? - before);
         }
@@ -45,17 +48,28 @@ pub fn measure(folder: &Path, scale: f64, buckets: usize) -> Result<Limits> {
     std::fs::remove_dir_all(folder)?;
     #[allow(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
     let count = rows as f64;
-    Ok(Limits { rows, plain_rows_per_cpu_s: count / best[0], zstd_rows_per_cpu_s: count / best[1] })
+    Ok(Limits {
+        rows,
+        plain_rows_per_cpu_s: count / best[0],
+        zstd_rows_per_cpu_s: count / best[1],
+    })
 }
 
 fn write_streams(folder: &Path, scale: f64, buckets: usize) -> Result<u64> {
-    let source = Source { table: Table::LineItem, scale };
+    let source = Source {
+        table: Table::LineItem,
+        scale,
+    };
     let mut writers = Vec::new();
     for (kind, compression) in [("plain", None), ("zstd", Some(CompressionType::ZSTD))] {
         for bucket in 0..buckets {
             let file = BufWriter::new(File::create(folder.join(format!("{kind}-{bucket}.arrow")))?);
             let options = IpcWriteOptions::default().try_with_compression(compression)?;
-            writers.push(StreamWriter::try_new_with_options(file, &source.schema(), options)?);
+            writers.push(StreamWriter::try_new_with_options(
+                file,
+                &source.schema(),
+                options,
+            )?);
         }
     }
     let mut rows = 0;
@@ -75,7 +89,8 @@ fn write_streams(folder: &Path, scale: f64, buckets: usize) -> Result<u64> {
 }
 
 fn pipeline(stream: &Path, out: &Path) -> Result<()> {
-    let reader = StreamReader::try_new(BufReader::with_capacity(1 << 20, File::open(stream)?), None)?;
+    let reader =
+        StreamReader::try_new(BufReader::with_capacity(1 << 20, File::open(stream)?), None)?;
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
         .set_statistics_enabled(EnabledStatistics::Chunk)

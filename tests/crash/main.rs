@@ -66,7 +66,10 @@ async fn assert_survives(name: &str, seed: u64, kills: Vec<Kill>) {
     let mut site = Site::new(name, seed).unwrap();
     if let Err(error) = survive(name, seed, &kills, &mut site).await {
         let kept = site.keep();
-        panic!("WEIR_SEED={seed}: {error}\nall is kept in {}", kept.display());
+        panic!(
+            "WEIR_SEED={seed}: {error}\nall is kept in {}",
+            kept.display()
+        );
     }
 }
 

@@ -10,8 +10,8 @@ use rand::Rng as _;
 use rand::rngs::StdRng;
 use tokio::time::{Instant, sleep};
 use weir_protocol::client::{Client, ClientConfig};
-use weir_tests::Result;
 use weir_tests::process::{self, Process};
+use weir_tests::{Result, binary};
 
 /// How long a condition may take to come true.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,7 +78,7 @@ impl Site {
         let port = process::free_ports(2, seed)?;
         let address = format!("127.0.0.1:{port}");
         Ok(Self {
-            weir: process::binary()?,
+            weir: binary::path(),
             folder,
             address,
             running: None,

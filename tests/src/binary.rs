@@ -42,7 +42,11 @@ pub async fn run<A: Into<String>>(arguments: impl IntoIterator<Item = A>) -> End
     }
 }
 
-fn path() -> PathBuf {
+/// Where the binary is: `WEIR_BINARY`, or beside the running test.
+///
+/// # Panics
+/// If it is not there.
+pub fn path() -> PathBuf {
     if let Some(path) = std::env::var_os("WEIR_BINARY") {
         return path.into();
     }
@@ -54,7 +58,8 @@ fn path() -> PathBuf {
         .join("weir");
     assert!(
         beside.is_file(),
-        "build the binary first: cargo build -p weir-tiering --bin weir"
+        "{}: not there: run `make build` first",
+        beside.display()
     );
     beside
 }

@@ -17,29 +17,6 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(60);
 /// How much of a log an error shows.
 const TAIL_LINES: usize = 40;
 
-/// The binary: `WEIR_BINARY`, or the one built beside the running test.
-///
-/// # Errors
-/// If it is not there.
-pub fn binary() -> Result<PathBuf> {
-    let path = match std::env::var_os("WEIR_BINARY") {
-        Some(path) => PathBuf::from(path),
-        None => {
-            // target/PROFILE/deps/TEST
-            let test = std::env::current_exe()?;
-            let profile = test.parent().and_then(Path::parent);
-            profile
-                .ok_or("the test lies in no target folder")?
-                .join("weir")
-        }
-    };
-    if path.is_file() {
-        Ok(path)
-    } else {
-        Err(format!("{}: not there: run `make build` first", path.display()).into())
-    }
-}
-
 /// A running subcommand; its log goes to the end of a file. Killed when dropped.
 #[derive(Debug)]
 pub struct Process {
