@@ -158,7 +158,8 @@ impl Datum {
     }
 
     /// Compares two values of one column as the format orders them: numbers and times by value,
-    /// text and bytes by unsigned bytes, NaN behind all numbers. `None` for nulls, nested values and values of different kinds.
+    /// text and bytes by unsigned bytes, NaN behind all numbers. `None` for nulls, nested values
+    /// and values of different kinds.
     pub fn compare(&self, other: &Self) -> Option<Ordering> {
         match (self, other) {
             (Self::Boolean(a), Self::Boolean(b)) => Some(a.cmp(b)),

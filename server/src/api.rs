@@ -57,14 +57,20 @@ pub(crate) struct Outgoing {
 
 impl From<Bytes> for Outgoing {
     fn from(bytes: Bytes) -> Self {
-        Self { bytes, _memory: None }
+        Self {
+            bytes,
+            _memory: None,
+        }
     }
 }
 
 impl Answer {
     fn new(message: impl Message + 'static) -> Self {
         let encode = move |request_id| frame::encode_success(request_id, &message);
-        Self { encode: Box::new(encode), memory: None }
+        Self {
+            encode: Box::new(encode),
+            memory: None,
+        }
     }
 
     fn holding(self, memory: Option<OwnedSemaphorePermit>) -> Self {
@@ -73,7 +79,10 @@ impl Answer {
 
     /// The frame of this answer to the request `request_id`.
     pub(crate) fn frame(self, request_id: i32) -> Outgoing {
-        Outgoing { bytes: (self.encode)(request_id), _memory: self.memory }
+        Outgoing {
+            bytes: (self.encode)(request_id),
+            _memory: self.memory,
+        }
     }
 }
 

@@ -432,9 +432,11 @@ mod tests {
 
     #[test]
     fn all_mistakes_are_reported_at_once() {
-        let mut config = ServerConfig::default();
-        config.tablets = 0;
-        config.listen = "nowhere".to_owned();
+        let mut config = ServerConfig {
+            tablets: 0,
+            listen: "nowhere".to_owned(),
+            ..ServerConfig::default()
+        };
         config.log.segment_bytes = 1;
         let Err(Error::Config { mistakes }) = config.validate() else {
             panic!("it is refused")

@@ -71,7 +71,9 @@ pub(crate) fn make_folder(path: &Path) -> Result<PathBuf, Error> {
     fs::create_dir_all(path).map_err(failed(path))?;
     if let Some(parent) = path.parent() {
         // Its name must outlive a power cut as what is put in it does.
-        File::open(parent).and_then(|parent| parent.sync_all()).map_err(failed(parent))?;
+        File::open(parent)
+            .and_then(|parent| parent.sync_all())
+            .map_err(failed(parent))?;
     }
     let probe = path.join(".weir-probe");
     File::create(&probe)

@@ -152,10 +152,18 @@ impl Log {
     /// [`Error::NewerFormat`], [`Error::WrongBucket`]; [`Error::Corrupt`] if records that were durable
     /// are missing: the log is never silently shorter than that.
     pub fn open(dir: &Path, bucket: TableBucket, options: LogOptions) -> Result<Arc<Self>> {
-        let recovered =
-            Recovery { disk: &*options.disk, dir, bucket, config: &options.config }.run()?;
+        let recovered = Recovery {
+            disk: &*options.disk,
+            dir,
+            bucket,
+            config: &options.config,
+        }
+        .run()?;
         let (flushing, appender, view, report) = take_up(recovered);
-        let flushed = Flushed { end: view.log_end, stopped: false };
+        let flushed = Flushed {
+            end: view.log_end,
+            stopped: false,
+        };
         Ok(Arc::new(Self {
             bucket,
             dir: dir.to_owned(),
@@ -210,12 +218,21 @@ impl Log {
             .wait_for(|flushed| flushed.end >= end || flushed.stopped)
             .await
             .is_ok_and(|flushed| flushed.end >= end);
-        if reached { Ok(()) } else { Err(self.stop_reason()) }
+        if reached {
+            Ok(())
+        } else {
+            Err(self.stop_reason())
+        }
     }
 
     /// The size of all segments.
     pub fn size_bytes(&self) -> u64 {
-        self.view.read().segments.iter().map(|segment| segment.extent().len).sum()
+        self.view
+            .read()
+            .segments
+            .iter()
+            .map(|segment| segment.extent().len)
+            .sum()
     }
 
     /// The newest commit timestamp ever given; None for a log that never had a batch.
@@ -300,9 +317,16 @@ impl Log {
             (view.segment_at(from), upto.min(view.log_end))
         };
         let Some(segment) = segment.filter(|_| from < upto) else {
-            return Ok(ReadBatches { batches: bytes::Bytes::new(), next_offset: from });
+            return Ok(ReadBatches {
+                batches: bytes::Bytes::new(),
+                next_offset: from,
+            });
         };
-        let request = ReadRequest { from: from.max(segment.base_offset), max_bytes, upto };
+        let request = ReadRequest {
+            from: from.max(segment.base_offset),
+            max_bytes,
+            upto,
+        };
         match segment.read(&*self.options.disk, &request) {
             // Retention may have removed the segment under the reader.
             Err(error @ Error::Io { .. }) => {
@@ -322,7 +346,10 @@ impl Log {
         let segment = {
             let view = self.view.read();
             let segments = &view.segments;
-            segments.iter().find(|segment| segment.extent().newest_ms >= timestamp_ms).cloned()
+            segments
+                .iter()
+                .find(|segment| segment.extent().newest_ms >= timestamp_ms)
+                .cloned()
         };
         match segment {
             Some(segment) => segment.offset_for_time(&*self.options.disk, timestamp_ms),
@@ -354,9 +381,12 @@ impl Log {
 
     /// Lets the flusher know of new records.
     fn request_flush(self: &Arc<Self>, log_end: LogOffset, rolled: bool) {
-        let Some(flusher) = &self.options.flusher else { return };
+        let Some(flusher) = &self.options.flusher else {
+            return;
+        };
         if flusher.policy() == FlushPolicy::Os {
-            self.flushed.send_modify(|flushed| flushed.end = flushed.end.max(log_end));
+            self.flushed
+                .send_modify(|flushed| flushed.end = flushed.end.max(log_end));
             if !rolled {
                 return;
             }
@@ -374,10 +404,13 @@ impl Log {
     fn refuse_unless_open(&self, appender: &Appender) -> Result<()> {
         match &appender.life {
             Life::Open => Ok(()),
-            Life::Closed => Err(Error::Closed { bucket: self.bucket }),
-            Life::Failed(reason) => {
-                Err(Error::Failed { bucket: self.bucket, reason: reason.clone() })
-            }
+            Life::Closed => Err(Error::Closed {
+                bucket: self.bucket,
+            }),
+            Life::Failed(reason) => Err(Error::Failed {
+                bucket: self.bucket,
+                reason: reason.clone(),
+            }),
         }
     }
 
@@ -386,13 +419,20 @@ impl Log {
             return Ok(());
         }
         let (start, end) = (view.log_start, view.log_end);
-        Err(Error::OutOfRange { bucket: self.bucket, offset, start, end })
+        Err(Error::OutOfRange {
+            bucket: self.bucket,
+            offset,
+            start,
+            end,
+        })
     }
 
     fn stop_reason(&self) -> Error {
         match self.refuse_unless_open(&self.appender.lock()) {
             Err(error) => error,
-            Ok(()) => Error::Closed { bucket: self.bucket },
+            Ok(()) => Error::Closed {
+                bucket: self.bucket,
+            },
         }
     }
 
@@ -409,9 +449,14 @@ impl Log {
 impl View {
     /// The segment that holds an offset, or, at the end of one and in a gap, the next one.
     fn segment_at(&self, offset: LogOffset) -> Option<Arc<Segment>> {
-        let after = self.segments.partition_point(|segment| segment.base_offset <= offset);
+        let after = self
+            .segments
+            .partition_point(|segment| segment.base_offset <= offset);
         let candidates = self.segments.get(after.saturating_sub(1)..)?;
-        candidates.iter().find(|segment| segment.extent().next_offset > offset).cloned()
+        candidates
+            .iter()
+            .find(|segment| segment.extent().next_offset > offset)
+            .cloned()
     }
 }
 
@@ -434,5 +479,12 @@ fn take_up(recovered: Recovered) -> (Flushing, Appender, View, RecoveryReport) {
         newest_ms: recovered.newest_ms,
         bytes_since_checkpoint: recovered.report.scanned_bytes,
     };
-    (Flushing { snapshots: recovered.snapshots }, appender, view, recovered.report)
+    (
+        Flushing {
+            snapshots: recovered.snapshots,
+        },
+        appender,
+        view,
+        recovered.report,
+    )
 }

@@ -16,9 +16,14 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new(bytes: usize) -> Self {
-        let pieces = u32::try_from(bytes.div_ceil(PIECE_BYTES)).unwrap_or(u32::MAX).max(1);
+        let pieces = u32::try_from(bytes.div_ceil(PIECE_BYTES))
+            .unwrap_or(u32::MAX)
+            .max(1);
         let permits = usize::try_from(pieces).unwrap_or(usize::MAX);
-        Self { free: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))), pieces }
+        Self {
+            free: Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS))),
+            pieces,
+        }
     }
 
     /// Waits until `bytes` are free, and takes them; more than the whole budget takes all of it.

@@ -66,8 +66,13 @@ impl RocksMetadataStore {
         let database = Arc::new(Database::open(path)?);
         let hub = WatchHub::default();
         let (failed_sender, failed) = watch::channel(None);
-        let writer = Writer::start(Arc::clone(&database), hub.clone(), failed_sender)
-            .map_err(|error| Error::Corrupt { path: path.to_owned(), reason: error.to_string() })?;
+        let writer =
+            Writer::start(Arc::clone(&database), hub.clone(), failed_sender).map_err(|error| {
+                Error::Corrupt {
+                    path: path.to_owned(),
+                    reason: error.to_string(),
+                }
+            })?;
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS);
         let thread = std::thread::Builder::new()
             .name("meta-writer".to_owned())
@@ -85,7 +90,9 @@ impl RocksMetadataStore {
             queue: Mutex::new(Some(queue)),
             thread: Mutex::new(Some(thread)),
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(inner),
+        })
     }
 
     /// Resolves with the reason when a write has failed: nothing is written any more, and the process is
@@ -111,8 +118,9 @@ impl RocksMetadataStore {
         &self,
         request: impl FnOnce(oneshot::Sender<Result<T>>) -> Request,
     ) -> Result<T> {
-        let unavailable =
-            |reason: &str| StoreError::Unavailable { reason: reason.to_owned() };
+        let unavailable = |reason: &str| StoreError::Unavailable {
+            reason: reason.to_owned(),
+        };
         let Some(queue) = self.inner.queue.lock().clone() else {
             return Err(unavailable("it is closed"));
         };
@@ -120,7 +128,10 @@ impl RocksMetadataStore {
             return Err(unavailable(reason));
         }
         let (reply, answer) = oneshot::channel();
-        queue.send(request(reply)).await.map_err(|_| unavailable("its writer has ended"))?;
+        queue
+            .send(request(reply))
+            .await
+            .map_err(|_| unavailable("its writer has ended"))?;
         // Without an answer the write failed, or the process is ending: it may have happened.
         answer.await.unwrap_or(Err(StoreError::Unknown))
     }
@@ -157,20 +168,25 @@ async fn read_blocking<T: Send + 'static>(
     permits: Arc<Semaphore>,
     read: impl FnOnce(&Database) -> Result<T> + Send + 'static,
 ) -> Result<T> {
-    let closed = || StoreError::Unavailable { reason: "it is closed".to_owned() };
+    let closed = || StoreError::Unavailable {
+        reason: "it is closed".to_owned(),
+    };
     let permit = permits.acquire_owned().await.map_err(|_| closed())?;
     let reading = tokio::task::spawn_blocking(move || {
         let _permit = permit;
         read(&*database.upgrade().ok_or_else(closed)?)
     });
-    reading.await.map_err(|error| StoreError::Unavailable { reason: error.to_string() })?
+    reading.await.map_err(|error| StoreError::Unavailable {
+        reason: error.to_string(),
+    })?
 }
 
 #[async_trait]
 impl MetadataStore for RocksMetadataStore {
     async fn get(&self, key: &Key) -> Result<Option<Versioned>> {
         let key = entry::encode_key(key);
-        self.read(move |database| Ok(database.get(&key)?.map(|entry| entry.versioned))).await
+        self.read(move |database| Ok(database.get(&key)?.map(|entry| entry.versioned)))
+            .await
     }
 
     async fn get_many(&self, keys: &[Key]) -> Result<Vec<Option<Versioned>>> {
@@ -189,7 +205,8 @@ impl MetadataStore for RocksMetadataStore {
 
     async fn scan(&self, prefix: &Key, page: Page) -> Result<Vec<(Key, Versioned)>> {
         let prefix = prefix.clone();
-        self.read(move |database| database.scan(None, &prefix, &page)).await
+        self.read(move |database| database.scan(None, &prefix, &page))
+            .await
     }
 
     async fn commit(&self, txn: Txn) -> Result<Revision> {
@@ -204,11 +221,15 @@ impl MetadataStore for RocksMetadataStore {
         let from = prefix.clone();
         let snapshot = move || {
             let from = from.clone();
-            read_blocking(Weak::clone(&database), Arc::clone(&reads), move |database| {
-                let (at, snapshot) = database.snapshot()?;
-                let all = Page::first(usize::MAX);
-                Ok((at, database.scan(Some(&snapshot), &from, &all)?))
-            })
+            read_blocking(
+                Weak::clone(&database),
+                Arc::clone(&reads),
+                move |database| {
+                    let (at, snapshot) = database.snapshot()?;
+                    let all = Page::first(usize::MAX);
+                    Ok((at, database.scan(Some(&snapshot), &from, &all)?))
+                },
+            )
             .boxed()
         };
         self.inner.hub.watch(prefix.clone(), Arc::new(snapshot))
@@ -219,12 +240,18 @@ impl MetadataStore for RocksMetadataStore {
     }
 
     async fn close_session(&self, session: SessionId) -> Result<()> {
-        self.request(|reply| Request::CloseSession { session, reply }).await
+        self.request(|reply| Request::CloseSession { session, reply })
+            .await
     }
 
     async fn take_ids(&self, counter: &Key, count: u32) -> Result<Range<u64>> {
         let counter = counter.clone();
-        self.request(|reply| Request::TakeIds { counter, count, reply }).await
+        self.request(|reply| Request::TakeIds {
+            counter,
+            count,
+            reply,
+        })
+        .await
     }
 
     fn limits(&self) -> Limits {

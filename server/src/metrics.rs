@@ -75,23 +75,87 @@ impl Metrics {
     fn register(&self, registry: &mut Registry) {
         let r = registry;
         r.register("connections", "Open connections", self.connections.clone());
-        r.register("request_seconds", "Time from request to answer", self.requests.clone());
-        r.register("request_errors", "Requests answered by an error", self.errors.clone());
-        r.register("leaders", "Buckets with a ready leader", self.leaders.clone());
-        r.register("tiering_pending", "Tables waiting for a worker", self.tiering_pending.clone());
-        r.register("tiering_running", "Tables with a worker", self.tiering_running.clone());
+        r.register(
+            "request_seconds",
+            "Time from request to answer",
+            self.requests.clone(),
+        );
+        r.register(
+            "request_errors",
+            "Requests answered by an error",
+            self.errors.clone(),
+        );
+        r.register(
+            "leaders",
+            "Buckets with a ready leader",
+            self.leaders.clone(),
+        );
+        r.register(
+            "tiering_pending",
+            "Tables waiting for a worker",
+            self.tiering_pending.clone(),
+        );
+        r.register(
+            "tiering_running",
+            "Tables with a worker",
+            self.tiering_running.clone(),
+        );
         let counters = [
-            ("connections_refused", "Connections above a limit", &self.connections_refused),
-            ("request_bytes", "Bytes of requests read", &self.request_bytes),
-            ("appended_bytes", "Bytes appended to logs", &self.appended_bytes),
-            ("appended_rows", "Rows appended to logs", &self.appended_rows),
-            ("fetched_bytes", "Bytes of logs sent to clients", &self.fetched_bytes),
-            ("expired_bytes", "Bytes of logs past retention", &self.expired_bytes),
-            ("tiering_failures", "Rounds that failed or fell silent", &self.tiering_failures),
-            ("lake_commits", "Lake snapshots recorded", &self.lake_commits),
-            ("lake_commits_refused", "Lake snapshots refused", &self.lake_commits_refused),
-            ("partitions_created", "Partitions created by the clock", &self.partitions_created),
-            ("partitions_dropped", "Partitions dropped by the clock", &self.partitions_dropped),
+            (
+                "connections_refused",
+                "Connections above a limit",
+                &self.connections_refused,
+            ),
+            (
+                "request_bytes",
+                "Bytes of requests read",
+                &self.request_bytes,
+            ),
+            (
+                "appended_bytes",
+                "Bytes appended to logs",
+                &self.appended_bytes,
+            ),
+            (
+                "appended_rows",
+                "Rows appended to logs",
+                &self.appended_rows,
+            ),
+            (
+                "fetched_bytes",
+                "Bytes of logs sent to clients",
+                &self.fetched_bytes,
+            ),
+            (
+                "expired_bytes",
+                "Bytes of logs past retention",
+                &self.expired_bytes,
+            ),
+            (
+                "tiering_failures",
+                "Rounds that failed or fell silent",
+                &self.tiering_failures,
+            ),
+            (
+                "lake_commits",
+                "Lake snapshots recorded",
+                &self.lake_commits,
+            ),
+            (
+                "lake_commits_refused",
+                "Lake snapshots refused",
+                &self.lake_commits_refused,
+            ),
+            (
+                "partitions_created",
+                "Partitions created by the clock",
+                &self.partitions_created,
+            ),
+            (
+                "partitions_dropped",
+                "Partitions dropped by the clock",
+                &self.partitions_dropped,
+            ),
         ];
         for (name, help, counter) in counters {
             r.register(name, help, counter.clone());

@@ -160,15 +160,23 @@ impl Ground {
     async fn build(self, listeners: nodes::Listeners) -> Result<RunningServer, Error> {
         let (front, back) = (Shutdown::new(), Shutdown::new());
         let leadership = leader::take_over(&*self.store).await?;
-        let session = self.store.open_session(SESSION_TTL).await.map_err(|source| {
-            let what = "session".to_owned();
-            weir_catalog::Error::Store { what, source }
-        })?;
+        let session = self
+            .store
+            .open_session(SESSION_TTL)
+            .await
+            .map_err(|source| {
+                let what = "session".to_owned();
+                weir_catalog::Error::Store { what, source }
+            })?;
         let nodes = listeners.nodes();
         let catalog = self.catalog(leadership.fence.clone());
         nodes.register(&catalog, &*self.clock, session.id()).await;
         let settings = nodes.settings(&self.config, &self.warehouse);
-        let reads = Arc::new(Reads::new(catalog.clone(), self.warehouse.clone(), settings));
+        let reads = Arc::new(Reads::new(
+            catalog.clone(),
+            self.warehouse.clone(),
+            settings,
+        ));
         let running = self.start_tablets(&nodes, &reads, &back)?;
         let start = CoordinatorStart {
             catalog,
@@ -206,7 +214,13 @@ impl Ground {
         nodes: &Nodes,
         peers: Vec<Peer>,
     ) -> Result<Arc<Coordinator>, Error> {
-        let CoordinatorStart { catalog, leadership, session, reads, back } = start;
+        let CoordinatorStart {
+            catalog,
+            leadership,
+            session,
+            reads,
+            back,
+        } = start;
         let Leadership { epoch, fence } = leadership;
         let cache = Arc::new(MetadataCache::default());
         let shared = (catalog.clone(), Arc::clone(&cache));
@@ -235,7 +249,9 @@ impl Ground {
             servers: nodes.servers(),
         });
         let plain = DatabaseDescriptor::default();
-        coordinator.create_database(DEFAULT_DATABASE, &plain, IfExists::Ignore).await?;
+        coordinator
+            .create_database(DEFAULT_DATABASE, &plain, IfExists::Ignore)
+            .await?;
         Ok(coordinator)
     }
 

@@ -115,7 +115,7 @@ impl TabletServer {
     async fn take_call(self: &Arc<Self>, call: peer::Call) {
         match call {
             peer::Call::NotifyLeaderAndIsr(request, acks) => {
-                self.become_leader(request, acks).await
+                self.become_leader(request, acks).await;
             }
             peer::Call::UpdateMetadata(request, answer) => {
                 let result = self.cache.apply(&request);

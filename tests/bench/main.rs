@@ -1,8 +1,11 @@
 //! The whole path beside the limits of this machine: `make bench`. Prints one JSON object.
 //!
-//! Rows of TPC-H lineitem go through the protocol into the server (`weir load`), then a fresh daemon (`weir tier`)
-//! brings the backlog into the lake. CPU time and memory are those of the daemon's process. The roofline is a bare
-//! pipeline over the same rows in the same run: decode the Arrow bodies, encode Parquet, write and sync the files.
+//! Rows of TPC-H lineitem go through the protocol into the server (`weir load`), then a fresh
+//! daemon (`weir tier`)
+//! brings the backlog into the lake. CPU time and memory are those of the daemon's process. The
+//! roofline is a bare
+//! pipeline over the same rows in the same run: decode the Arrow bodies, encode Parquet, write and
+//! sync the files.
 
 mod roofline;
 
@@ -45,7 +48,7 @@ fn wait_for_rows(daemon: &mut Process, table: &Path, rows: u64) -> Result<Durati
             return Ok(started.elapsed());
         }
         daemon.check_alive()?;
-        if started.elapsed() > Duration::from_secs(600) {
+        if started.elapsed() > Duration::from_mins(10) {
             return Err(format!("{found} of {rows} rows in the lake after 10 minutes").into());
         }
         process::pause(Duration::from_millis(20));

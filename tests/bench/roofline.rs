@@ -19,7 +19,7 @@ use weir_tests::{Result, process};
 const REPETITIONS: usize = 3;
 
 /// Rows for each second of CPU time, by the compression of the bodies.
-pub struct Limits {
+pub(crate) struct Limits {
     /// Rows of the table.
     pub rows: u64,
     /// With plain bodies.
@@ -29,7 +29,7 @@ pub struct Limits {
 }
 
 /// Writes the table as Arrow streams, one a bucket, and times the pipeline over them.
-pub fn measure(folder: &Path, scale: f64, buckets: usize) -> Result<Limits> {
+pub(crate) fn measure(folder: &Path, scale: f64, buckets: usize) -> Result<Limits> {
     std::fs::create_dir_all(folder)?;
     let rows = write_streams(folder, scale, buckets)?;
     let mut best = [f64::INFINITY; 2];

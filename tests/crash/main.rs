@@ -1,7 +1,21 @@
 //! `kill -9` of `weir up` under writers: no acknowledged row is lost, none is twice in the lake.
 //!
-//! A seed chooses when each round kills and what the writers do; it is printed. `WEIR_SEED` repeats the choices of a run,
-//! `WEIR_KILL_ROUNDS` asks for more rounds than 10.
+//! A seed chooses when each round kills and what the writers do; it is printed. `WEIR_SEED` repeats
+//! the choices of a run, `WEIR_KILL_ROUNDS` asks for more rounds than 10.
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    reason = "a test that can't go on fails"
+)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "whatever goes wrong here is to fail the test"
+)]
 
 mod audit;
 mod site;

@@ -14,7 +14,7 @@ use weir_tests::process::{self, Process};
 use weir_tests::{Result, binary};
 
 /// How long a condition may take to come true.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// A kind of file that a tiering round writes, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -115,7 +115,7 @@ fn rows(writer: i64, numbers: Range<i64>) -> Result<RecordBatch> {
         ),
         (
             "payload",
-            Arc::new(StringArray::from_iter(ids().map(payload_of))),
+            Arc::new(ids().map(payload_of).collect::<StringArray>()),
         ),
     ];
     Ok(RecordBatch::try_from_iter(columns)?)

@@ -2,7 +2,6 @@
 //! nothing that is right suffers.
 
 use bytes::{BufMut, Bytes, BytesMut};
-use prost::Message;
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::client;
 use weir_protocol::descriptor::DatabaseDescriptor;
@@ -389,7 +388,7 @@ async fn fetches_and_offsets_of_wrong_buckets_fail_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_properties_and_things_that_are_not_there_have_their_codes() {
+async fn bad_names_and_things_that_are_not_there_have_their_codes() {
     let mut fixture = Fixture::new().await;
     let client = fixture.cluster.client.clone();
     let long = "x".repeat(201);
@@ -413,6 +412,33 @@ async fn names_properties_and_things_that_are_not_there_have_their_codes() {
     assert_eq!(code(client.table_info(&path("missing")).await), 7);
     assert_eq!(code(client.drop_table(&path("missing"), false).await), 7);
     assert_eq!(code(client.drop_database("nowhere", false, true).await), 4);
+    // On a tablet server's listener as well.
+    let request = GetTableInfoRequest {
+        table_path: PbTablePath {
+            database_name: "fluss".into(),
+            table_name: "missing".into(),
+        },
+    };
+    let (found, _) = fixture
+        .tablet
+        .call(&request)
+        .await
+        .expect_err("it is missing");
+    assert_eq!(found, 7);
+    let listed = fixture
+        .tablet
+        .call(&ListDatabasesRequest::default())
+        .await
+        .expect("an answer");
+    assert_eq!(listed.database_name, ["fluss"]);
+    fixture.assert_alive().await;
+    fixture.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_property_is_named_and_makes_no_table() {
+    let fixture = Fixture::new().await;
+    let client = fixture.cluster.client.clone();
     for (key, value) in [
         ("table.datalake.freshness", "soon"),
         ("table.datalake.enabled", "perhaps"),
@@ -433,7 +459,13 @@ async fn names_properties_and_things_that_are_not_there_have_their_codes() {
             .await
             .expect("an answer")
     );
+    fixture.stop().await;
+}
 
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_partitions_have_their_codes() {
+    let fixture = Fixture::new().await;
+    let client = fixture.cluster.client.clone();
     let columns = vec![
         required("id", TypeKind::BigInt),
         column("day", TypeKind::String),
@@ -475,27 +507,5 @@ async fn names_properties_and_things_that_are_not_there_have_their_codes() {
         37
     );
     assert_eq!(code(client.list_partitions(&path("t")).await), 37);
-
-    // On a tablet server's listener as well.
-    let request = GetTableInfoRequest {
-        table_path: PbTablePath {
-            database_name: "fluss".into(),
-            table_name: "missing".into(),
-        },
-    };
-    let (found, _) = fixture
-        .tablet
-        .call(&request)
-        .await
-        .expect_err("it is missing");
-    assert_eq!(found, 7);
-    let listed = fixture
-        .tablet
-        .call(&ListDatabasesRequest::default())
-        .await
-        .expect("an answer");
-    assert_eq!(listed.database_name, ["fluss"]);
-    assert!(ListDatabasesRequest::default().encode_to_vec().is_empty());
-    fixture.assert_alive().await;
     fixture.stop().await;
 }

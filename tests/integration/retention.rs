@@ -14,8 +14,8 @@ use weir_tests::table::{
     with,
 };
 
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(24 * 3_600);
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
 /// 2024-03-10T12:00:00Z.
 const NOON: i64 = 1_710_072_000_000;
 

@@ -130,7 +130,7 @@ async fn a_column_added_midway_is_null_in_rows_from_before() {
     let path = path("grows");
     let before = create(&cluster, &path, &bucketed(plain(), 2, &["id"])).await;
     let old = make_rows(&before, 0..50);
-    append(&cluster, &path, &[old.clone()]).await;
+    append(&cluster, &path, std::slice::from_ref(&old)).await;
     cluster.tier().await;
     cluster.wait_tiered(&path).await;
 
@@ -147,7 +147,7 @@ async fn a_column_added_midway_is_null_in_rows_from_before() {
         .expect("the column is added");
     let (_, after) = cluster.client.schema(&path, None).await.expect("a schema");
     let new = make_rows(&after, 50..120);
-    append(&cluster, &path, &[new.clone()]).await;
+    append(&cluster, &path, std::slice::from_ref(&new)).await;
     let later = make_rows(&before, 120..140);
     drop(
         late.append(later.clone())

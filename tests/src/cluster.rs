@@ -303,10 +303,10 @@ impl Cluster {
     }
 }
 
-/// A free port of the kit's server configuration over the data in `root`.
+/// The kit's server configuration over the data in `root`: free ports, short waits.
 pub fn server_config(root: &Path) -> ServerConfig {
     let mut config = ServerConfig::in_dir(data_dir(root));
-    config.listen = "127.0.0.1:0".to_owned();
+    "127.0.0.1:0".clone_into(&mut config.listen);
     config.log.flush = FlushPolicy::Interval(5);
     config.auto_partition_check_ms = 50;
     config

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 use crate::Result;
 
 /// How long a start may take before it counts as failed.
-const READY_TIMEOUT: Duration = Duration::from_secs(60);
+const READY_TIMEOUT: Duration = Duration::from_mins(1);
 /// How long a stop may take.
-const STOP_TIMEOUT: Duration = Duration::from_secs(60);
+const STOP_TIMEOUT: Duration = Duration::from_mins(1);
 /// How much of a log an error shows.
 const TAIL_LINES: usize = 40;
 
@@ -227,8 +227,8 @@ pub fn run(weir: &Path, arguments: &[&str]) -> Result<Output> {
     Err(format!("weir {}: {}\n{out}{log}", arguments.join(" "), done.status).into())
 }
 
-/// The first of `count` neighbouring loopback ports that are free now and that no outgoing connection is given:
-/// a client that dials a dead server on such a port never meets itself.
+/// The first of `count` neighbouring loopback ports that are free now and that no outgoing
+/// connection is given: a client that dials a dead server on such a port never meets itself.
 ///
 /// # Errors
 /// If there are none.

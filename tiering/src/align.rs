@@ -1,7 +1,9 @@
-//! Alignment: a batch of the log, of whatever schema it was written with, as a batch of the lake table.
+//! Alignment: a batch of the log, of whatever schema it was written with, as a batch of the lake
+//! table.
 //!
-//! Columns are found by name. What the log's schema does not have yet is padded with nulls; what the lake table does not
-//! have is an error, since the lake is always widened first. Values are not copied unless their width differs.
+//! Columns are found by name. What the log's schema does not have yet is padded with nulls; what
+//! the lake table does not have is an error, since the lake is always widened first. Values are not
+//! copied unless their width differs.
 
 use std::sync::Arc;
 
@@ -68,7 +70,8 @@ impl Alignment {
     /// Plans how batches of `log` are written to a table of `lake`.
     ///
     /// # Errors
-    /// [`Error::Schema`] if the lake table lacks a column, or demands one that the log's schema lacks.
+    /// [`Error::Schema`] if the lake table lacks a column, or demands one that the log's schema
+    /// lacks.
     pub fn new(table: &TablePath, log: &Schema, lake: &TableSchema) -> Result<Self> {
         let system = has_system_columns(lake);
         let users = lake.fields.len() - if system { SYSTEM_COLUMNS.len() } else { 0 };
@@ -114,7 +117,8 @@ impl Alignment {
     /// The rows of `batch` as the lake table takes them.
     ///
     /// # Errors
-    /// [`Error::Column`] for a value that the lake's column can't hold, with its offset where one row is at fault.
+    /// [`Error::Column`] for a value that the lake's column can't hold, with its offset where one
+    /// row is at fault.
     pub fn apply(&self, batch: &RecordBatch, position: Position) -> Result<RecordBatch> {
         let rows = batch.num_rows();
         let mut columns = Vec::with_capacity(self.origins.len());
@@ -252,7 +256,8 @@ fn timestamp(
     unit: TimeUnit,
     zone: Option<&Arc<str>>,
 ) -> Result<ArrayRef, ArrowError> {
-    // Both kinds count from 1970 in UTC: the zone is a name only, and is changed without touching values.
+    // Both kinds count from 1970 in UTC: the zone is a name only, and is changed without touching
+    // values.
     let options = CastOptions {
         safe: false,
         ..CastOptions::default()

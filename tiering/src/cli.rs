@@ -5,8 +5,8 @@
 pub mod columns;
 pub mod connect;
 pub mod exit;
-pub mod load;
 pub mod lake;
+pub mod load;
 pub mod output;
 pub mod progress;
 pub mod settings;
@@ -25,8 +25,15 @@ use weir_protocol::ids::TablePath;
 #[command(name = "weir", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Example:\n  weir demo\n  weir up --data-dir ./weir-data")]
 pub struct Cli {
-    /// What is logged to standard error: `error`, `warn`, `info`, `debug`, or a filter such as `weir_server=debug`.
-    #[arg(long, global = true, env = "WEIR_LOG", default_value = "warn,weir=info,weir_server=info,weir_tiering=info,weir_catalog=info", hide_default_value = true)]
+    /// What is logged to standard error: `error`, `warn`, `info`, `debug`, or a filter such as
+    /// `weir_server=debug`.
+    #[arg(
+        long,
+        global = true,
+        env = "WEIR_LOG",
+        default_value = "warn,weir=info,weir_server=info,weir_tiering=info,weir_catalog=info",
+        hide_default_value = true
+    )]
     pub log: String,
     /// Logs one JSON object a line.
     #[arg(long, global = true, env = "WEIR_LOG_JSON")]
@@ -40,19 +47,27 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// Runs server and daemon: streams in, lake tables out.
-    #[command(after_help = "Example:\n  weir up --data-dir ./weir-data\n\nPrints READY with the addresses once usable. SIGTERM drains and ends.")]
+    #[command(
+        after_help = "Example:\n  weir up --data-dir ./weir-data\n\nPrints READY with the addresses once usable. SIGTERM drains and ends."
+    )]
     Up(Up),
     /// Runs the server alone.
-    #[command(after_help = "Example:\n  weir serve --data-dir ./weir-data --warehouse s3://bucket/lake")]
+    #[command(
+        after_help = "Example:\n  weir serve --data-dir ./weir-data --warehouse s3://bucket/lake"
+    )]
     Serve(Serve),
     /// Runs the tiering daemon alone, beside any Fluss cluster.
-    #[command(after_help = "Example:\n  weir tier --bootstrap fluss-1:9123,fluss-2:9123 --warehouse s3://bucket/lake")]
+    #[command(
+        after_help = "Example:\n  weir tier --bootstrap fluss-1:9123,fluss-2:9123 --warehouse s3://bucket/lake"
+    )]
     Tier(Tier),
     /// Shows the whole thing on generated TPC-H data: loads, tiers, verifies, prints the lake.
     #[command(after_help = "Example:\n  weir demo --scale 0.1")]
     Demo(Demo),
     /// Appends a file or generated rows to a log table.
-    #[command(after_help = "Examples:\n  weir load --table demo.flights flights.parquet --create --partition-by month --buckets 4\n  weir load --table demo.lineitem tpch:lineitem:0.1 --create --bucket-key l_orderkey")]
+    #[command(
+        after_help = "Examples:\n  weir load --table demo.flights flights.parquet --create --partition-by month --buckets 4\n  weir load --table demo.lineitem tpch:lineitem:0.1 --create --bucket-key l_orderkey"
+    )]
     Load(Load),
     /// Lists, shows, creates, alters and drops tables of a cluster.
     #[command(subcommand)]
@@ -64,7 +79,9 @@ pub enum Command {
     #[command(subcommand)]
     Lake(LakeCommand),
     /// Audits a lake table against the log it came from.
-    #[command(after_help = "Example:\n  weir verify demo.lineitem --warehouse ./weir-data/lake\n\nExit code 1 names the bucket that differs.")]
+    #[command(
+        after_help = "Example:\n  weir verify demo.lineitem --warehouse ./weir-data/lake\n\nExit code 1 names the bucket that differs."
+    )]
     Verify(Verify),
 }
 
@@ -72,7 +89,12 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct Cluster {
     /// Addresses of the cluster, `HOST:PORT`, separated by commas; any one that answers will do.
-    #[arg(long, env = "WEIR_BOOTSTRAP", value_delimiter = ',', default_value = "127.0.0.1:9123")]
+    #[arg(
+        long,
+        env = "WEIR_BOOTSTRAP",
+        value_delimiter = ',',
+        default_value = "127.0.0.1:9123"
+    )]
     pub bootstrap: Vec<String>,
     /// User for SASL/PLAIN.
     #[arg(long, env = "WEIR_USER", requires = "password")]
@@ -212,7 +234,8 @@ pub struct Load {
     /// With --create: how far the lake may lag, for example `5s`.
     #[arg(long, requires = "create", default_value = "5s")]
     pub freshness: String,
-    /// Remembers what was acknowledged: the same command again goes on where it stopped and sends the same bytes.
+    /// Remembers what was acknowledged: the same command again goes on where it stopped and sends
+    /// the same bytes.
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
 }
@@ -227,10 +250,14 @@ pub enum TableCommand {
     #[command(after_help = "Example:\n  weir table show demo.lineitem --json")]
     Show(TableTarget),
     /// Creates a log table.
-    #[command(after_help = "Example:\n  weir table create demo.events --column 'id BIGINT NOT NULL' --column 'day STRING' --partition-by day --buckets 4")]
+    #[command(
+        after_help = "Example:\n  weir table create demo.events --column 'id BIGINT NOT NULL' --column 'day STRING' --partition-by day --buckets 4"
+    )]
     Create(TableCreate),
     /// Changes options, or adds a nullable column at the end.
-    #[command(after_help = "Example:\n  weir table alter demo.events --set table.datalake.freshness=30s --add-column 'note STRING'")]
+    #[command(
+        after_help = "Example:\n  weir table alter demo.events --set table.datalake.freshness=30s --add-column 'note STRING'"
+    )]
     Alter(TableAlter),
     /// Drops a table; its lake table stays.
     #[command(after_help = "Example:\n  weir table drop demo.events --if-exists")]
@@ -331,7 +358,12 @@ pub struct TableDrop {
 #[derive(Args, Clone, Debug)]
 pub struct Status {
     /// The daemon's control API.
-    #[arg(long, env = "WEIR_GRPC", value_name = "HOST:PORT", default_value = "127.0.0.1:9181")]
+    #[arg(
+        long,
+        env = "WEIR_GRPC",
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:9181"
+    )]
     pub grpc: String,
     /// Prints JSON.
     #[arg(long)]
@@ -351,19 +383,29 @@ pub struct Status {
 #[derive(Debug, Subcommand)]
 pub enum LakeCommand {
     /// Lists the snapshots of a table.
-    #[command(after_help = "Example:\n  weir lake snapshots demo.lineitem --warehouse ./weir-data/lake")]
+    #[command(
+        after_help = "Example:\n  weir lake snapshots demo.lineitem --warehouse ./weir-data/lake"
+    )]
     Snapshots(LakeTarget),
     /// Lists the live files of a snapshot.
-    #[command(after_help = "Example:\n  weir lake files demo.lineitem --warehouse ./weir-data/lake --json")]
+    #[command(
+        after_help = "Example:\n  weir lake files demo.lineitem --warehouse ./weir-data/lake --json"
+    )]
     Files(LakeTarget),
     /// Lists the partitions of a snapshot: rows, files, bytes, buckets.
-    #[command(after_help = "Example:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake")]
+    #[command(
+        after_help = "Example:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake"
+    )]
     Partitions(LakeTarget),
     /// Prints the rows of a snapshot.
-    #[command(after_help = "Example:\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10")]
+    #[command(
+        after_help = "Example:\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
+    )]
     Cat(LakeCat),
     /// Checks the table's metadata against its files.
-    #[command(after_help = "Example:\n  weir lake check demo.lineitem --warehouse ./weir-data/lake")]
+    #[command(
+        after_help = "Example:\n  weir lake check demo.lineitem --warehouse ./weir-data/lake"
+    )]
     Check(LakeTarget),
 }
 
@@ -434,8 +476,15 @@ mod tests {
     fn every_command_shows_an_example() {
         fn check(command: &clap::Command) {
             if command.get_subcommands().next().is_none() {
-                let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-                assert!(help.contains("weir "), "{} has no example", command.get_name());
+                let help = command
+                    .get_after_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                assert!(
+                    help.contains("weir "),
+                    "{} has no example",
+                    command.get_name()
+                );
             }
             command.get_subcommands().for_each(check);
         }
@@ -444,7 +493,8 @@ mod tests {
 
     #[test]
     fn a_setting_without_a_value_is_refused() {
-        let error = Cli::try_parse_from(["weir", "serve", "--data-dir", "d", "-o", "log.flush"]).unwrap_err();
+        let error = Cli::try_parse_from(["weir", "serve", "--data-dir", "d", "-o", "log.flush"])
+            .unwrap_err();
         assert!(error.to_string().contains("write KEY=VALUE"), "{error}");
     }
 }

@@ -1,4 +1,5 @@
-//! The cluster as tiering sees it: the calls it makes, behind one seam, with the wire client and a test double behind it.
+//! The cluster as tiering sees it: the calls it makes, behind one seam, with the wire client and a
+//! test double behind it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -159,7 +160,8 @@ pub trait LogReader: Send {
     /// Reads the bucket no more.
     fn remove(&mut self, bucket: TableBucket);
 
-    /// What came since the last call; waits up to `max_wait` for something. Cancelling loses nothing.
+    /// What came since the last call; waits up to `max_wait` for something. Cancelling loses
+    /// nothing.
     async fn poll(&mut self, max_wait: Duration) -> Vec<Fetched>;
 }
 

@@ -1,9 +1,10 @@
 //! The committer: a complete round becomes a lake snapshot, and the cluster learns of it.
 //!
-//! The order is fixed: same table? → snapshot of ours that the cluster lacks? → prepare → lake commit → register. A crash before
-//! the lake commit leaves orphan files only; one after it leaves a snapshot that the next round registers first. The fence is
-//! the newest snapshot of ours as the round saw it before it read any offset: the lake commit checks, in each of its attempts,
-//! that it is still the newest one. So of two workers that read the same offsets at most one commits.
+//! The order is fixed: same table? → snapshot of ours that the cluster lacks? → prepare → lake
+//! commit → register. A crash before the lake commit leaves orphan files only; one after it leaves
+//! a snapshot that the next round registers first. The fence is the newest snapshot of ours as the
+//! round saw it before it read any offset: the lake commit checks, in each of its attempts, that it
+//! is still the newest one. So of two workers that read the same offsets at most one commits.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -25,7 +26,8 @@ use crate::ranges;
 use crate::round::{Committable, Epochs, Lease};
 use crate::wall::unique_name;
 
-/// The commit user of tiering, the reference's own, so that either side can go on where the other stopped.
+/// The commit user of tiering, the reference's own, so that either side can go on where the other
+/// stopped.
 pub const COMMIT_USER: &str = "__fluss_lake_tiering";
 /// Snapshot property: the offsets file of the snapshot (reference).
 pub const OFFSETS: &str = "fluss-offsets";
@@ -60,7 +62,8 @@ pub struct Committer {
     pub fence: EpochFence,
 }
 
-/// What commits remember of each table, so that the next one need not read its history again. Clones share it.
+/// What commits remember of each table, so that the next one need not read its history again.
+/// Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Committers {
     idle: Arc<Mutex<HashMap<TableId, TableCommitter>>>,
@@ -88,7 +91,8 @@ impl Committers {
 pub enum EpochFence {
     /// Epochs never restart (our own server): ours is stale, the round is refused.
     Refuse,
-    /// Epochs restart with the coordinator (a foreign cluster): only the newest own snapshot counts.
+    /// Epochs restart with the coordinator (a foreign cluster): only the newest own snapshot
+    /// counts.
     Warn,
 }
 
@@ -102,7 +106,8 @@ pub struct Base {
 }
 
 impl Base {
-    /// Leaves out buckets of partitions that are gone: they need not be carried from offsets file to offsets file.
+    /// Leaves out buckets of partitions that are gone: they need not be carried from offsets file
+    /// to offsets file.
     pub fn keep_live(&mut self, groups: &[BucketGroup]) {
         let live: BTreeSet<_> = groups.iter().map(|group| group.partition).collect();
         self.ends
@@ -127,12 +132,14 @@ impl Committer {
     /// What a round may build on. A snapshot of ours that the cluster lacks is registered first.
     ///
     /// # Errors
-    /// [`Error::LakeBehind`] if the cluster knows of more than the lake holds, [`Error::ForeignHistory`] if our newest snapshot
-    /// can't be registered, [`Error::Fenced`] if it was made under a newer lease.
+    /// [`Error::LakeBehind`] if the cluster knows of more than the lake holds,
+    /// [`Error::ForeignHistory`] if our newest snapshot can't be registered, [`Error::Fenced`] if
+    /// it was made under a newer lease.
     pub async fn base(&self, lease: &Lease) -> Result<Base> {
         let mut repaired = None;
         for _ in 0..BASE_ATTEMPTS {
-            // The cluster first: whatever it knows was in the lake before, so a lake that lacks it has lost it.
+            // The cluster first: whatever it knows was in the lake before, so a lake that lacks it
+            // has lost it.
             let progress = self.client.lake_progress(&lease.path, lease.table).await?;
             let own = self.own_latest().await?;
             self.check_epochs(lease.epochs, own.as_ref())?;
@@ -159,12 +166,12 @@ impl Committer {
         })
     }
 
-    /// Publishes a round that started from `base`. On every error but [`Error::UnknownCommit`] and a failed registration the
-    /// round's files are discarded.
+    /// Publishes a round that started from `base`. On every error but [`Error::UnknownCommit`] and
+    /// a failed registration the round's files are discarded.
     ///
     /// # Errors
-    /// [`Error::Recreated`], [`Error::Fenced`], [`Error::Repaired`], or what a call returned; after a failed registration the
-    /// snapshot stays, and the next [`Committer::base`] registers it.
+    /// [`Error::Recreated`], [`Error::Fenced`], [`Error::Repaired`], or what a call returned; after
+    /// a failed registration the snapshot stays, and the next [`Committer::base`] registers it.
     pub async fn commit(
         &self,
         base: &Base,
@@ -225,7 +232,8 @@ impl Committer {
             return Err(fenced(lease, own_id, base.own));
         }
         self.check_epochs(lease.epochs, own.as_ref())?;
-        // All ends, not only the new ones: the file then does not depend on what is registered when it is written.
+        // All ends, not only the new ones: the file then does not depend on what is registered when
+        // it is written.
         let mut ends = base.ends.clone();
         ends.extend(committable.ends());
         let offsets_path = self.prepare_call(lease, &ends).await?;
@@ -277,7 +285,8 @@ impl Committer {
             .collect())
     }
 
-    /// The lake commit. Known failures discard the files; after an unknown one they stay, for they may be live.
+    /// The lake commit. Known failures discard the files; after an unknown one they stay, for they
+    /// may be live.
     async fn publish(
         &self,
         base: &Base,
@@ -314,7 +323,7 @@ impl Committer {
                 self.committers.put_back(lease.table, lake);
                 return Ok(snapshot.id);
             }
-            Ok(outcome) => self.not_committed(lease, outcome),
+            Ok(outcome) => Self::not_committed(lease, outcome),
             Err(source @ weir_lake_format::Error::OutcomeUnknown { .. }) => {
                 return self.look_after(committable, source).await;
             }
@@ -324,7 +333,7 @@ impl Committer {
         Err(error)
     }
 
-    fn not_committed(&self, lease: &Lease, outcome: CommitOutcome) -> Error {
+    fn not_committed(lease: &Lease, outcome: CommitOutcome) -> Error {
         let table = lease.path.clone();
         match outcome {
             CommitOutcome::Refused(GuardRefusal { reason }) => Error::Fenced {
@@ -345,8 +354,9 @@ impl Committer {
         }
     }
 
-    /// Looks whether a commit of unknown outcome took place after all. Its files stay either way: the put may still arrive, and
-    /// then the next round's commit finds the snapshot and is refused.
+    /// Looks whether a commit of unknown outcome took place after all. Its files stay either way:
+    /// the put may still arrive, and then the next round's commit finds the snapshot and is
+    /// refused.
     async fn look_after(
         &self,
         committable: &Committable<CommitMessage>,
@@ -417,7 +427,8 @@ impl Committer {
             .map_err(|e| self.lake.error(e))
     }
 
-    /// The cluster may know of a snapshot of another kind (compaction), never of one beyond the lake's newest.
+    /// The cluster may know of a snapshot of another kind (compaction), never of one beyond the
+    /// lake's newest.
     async fn check_not_behind(
         &self,
         own: Option<&Snapshot>,

@@ -19,7 +19,8 @@ pub struct DaemonConfig {
     pub warehouse_options: BTreeMap<String, String>,
     /// User and password for SASL/PLAIN, if the cluster asks for them.
     pub sasl: Option<SaslConfig>,
-    /// Whether the cluster is not ours, so that its epochs restart and only warn; found out from the cluster if not set.
+    /// Whether the cluster is not ours, so that its epochs restart and only warn; found out from
+    /// the cluster if not set.
     pub foreign: Option<bool>,
     /// All memory for rows on their way, of all tables. 512 MiB; at least 32 MiB.
     pub memory: u64,
@@ -33,7 +34,8 @@ pub struct DaemonConfig {
     pub heartbeat_ms: u64,
     /// The longest wait for one answer of the cluster. 30 s.
     pub rpc_timeout_ms: u64,
-    /// Without a heartbeat for so long, rounds stop before they commit. 100 s: the reference gives tables away after 120 s.
+    /// Without a heartbeat for so long, rounds stop before they commit. 100 s: the reference gives
+    /// tables away after 120 s.
     pub lease_ms: u64,
     /// Limits of a round.
     pub round: RoundConfig,
@@ -41,7 +43,8 @@ pub struct DaemonConfig {
     pub retry: RetryConfig,
     /// The most bytes that one read of the log may bring. 16 MiB.
     pub fetch_max_bytes: u64,
-    /// Data files are closed at this size, unless the lake table says another (`target-file-size`). 256 MiB.
+    /// Data files are closed at this size, unless the lake table says another (`target-file-size`).
+    /// 256 MiB.
     pub target_file_bytes: u64,
     /// How often lag is looked up while someone watches. 2 s.
     pub lag_ms: u64,
@@ -135,7 +138,8 @@ impl Default for RetryConfig {
 }
 
 impl RetryConfig {
-    /// The pause after `failures` failed rounds in a row (from 1): doubled each time, up to the longest.
+    /// The pause after `failures` failed rounds in a row (from 1): doubled each time, up to the
+    /// longest.
     pub fn pause(&self, failures: u32) -> Duration {
         let doublings = failures.saturating_sub(1).min(32);
         let pause = self.first_ms.saturating_mul(1 << doublings);
@@ -157,7 +161,8 @@ impl DaemonConfig {
         Duration::from_millis(self.rpc_timeout_ms)
     }
 
-    /// What one read of the log may bring, so that the reads of all tables take at most a quarter of the memory.
+    /// What one read of the log may bring, so that the reads of all tables take at most a quarter
+    /// of the memory.
     pub fn fetch_bytes(&self) -> u64 {
         let tables = u64::try_from(self.tables.max(1)).unwrap_or(1);
         self.fetch_max_bytes.min(self.memory / 4 / tables)
@@ -168,89 +173,79 @@ impl DaemonConfig {
     /// # Errors
     /// One [`Error::Config`] for each value that can't be used.
     pub fn validate(&self) -> Result<(), Vec<Error>> {
-        let mut errors = Vec::new();
-        let mut check = |ok: bool, key: &'static str, reason: &str| {
-            if !ok {
-                errors.push(Error::Config {
-                    key,
-                    reason: reason.to_owned(),
-                });
-            }
-        };
-        check(
-            !self.bootstrap.is_empty(),
-            "bootstrap",
-            "at least one address is needed",
-        );
-        check(
-            !self.warehouse.is_empty(),
-            "warehouse",
-            "a folder or address is needed",
-        );
-        check(
-            self.memory >= 32 << 20,
-            "memory",
-            "at least 32 MiB are needed",
-        );
-        check(
-            (1..=1_000).contains(&self.tables),
-            "tables",
-            "must be in 1..=1000",
-        );
-        check(
-            (1..=100_000).contains(&self.open_buckets),
-            "open-buckets",
-            "must be in 1..=100000",
-        );
-        check(
-            self.heartbeat_ms >= 10,
-            "heartbeat-ms",
-            "must be at least 10",
-        );
-        check(
-            self.heartbeat_ms < self.lease_ms,
-            "lease-ms",
-            "must be above heartbeat-ms",
-        );
-        check(
-            self.rpc_timeout_ms >= 10,
-            "rpc-timeout-ms",
-            "must be at least 10",
-        );
-        check(
-            self.fetch_max_bytes >= 1 << 10,
-            "fetch-max-bytes",
-            "must be at least 1024",
-        );
-        check(
-            self.target_file_bytes >= 1 << 10,
-            "target-file-bytes",
-            "must be at least 1024",
-        );
-        check(
-            self.round.max_ms != Some(0),
-            "round.max-ms",
-            "must be above 0",
-        );
-        check(self.round.max_rows > 0, "round.max-rows", "must be above 0");
-        check(
-            self.round.max_bytes > 0,
-            "round.max-bytes",
-            "must be above 0",
-        );
-        check(self.retry.first_ms > 0, "retry.first-ms", "must be above 0");
-        check(
-            self.retry.first_ms <= self.retry.max_ms,
-            "retry.max-ms",
-            "is below retry.first-ms",
-        );
+        let checks = self.checks().into_iter().chain(self.limit_checks());
+        let wrong = checks.filter(|(is_right, _, _)| !is_right);
+        let errors: Vec<Error> = wrong
+            .map(|(_, key, reason)| Error::Config {
+                key,
+                reason: reason.to_owned(),
+            })
+            .collect();
         if errors.is_empty() {
             Ok(())
         } else {
             Err(errors)
         }
     }
+
+    fn checks(&self) -> [Check; 8] {
+        let tables = (1..=1_000).contains(&self.tables);
+        let buckets = (1..=100_000).contains(&self.open_buckets);
+        let renewed = self.heartbeat_ms < self.lease_ms;
+        [
+            (
+                !self.bootstrap.is_empty(),
+                "bootstrap",
+                "at least one address is needed",
+            ),
+            (
+                !self.warehouse.is_empty(),
+                "warehouse",
+                "a folder or address is needed",
+            ),
+            (
+                self.memory >= 32 << 20,
+                "memory",
+                "at least 32 MiB are needed",
+            ),
+            (tables, "tables", "must be in 1..=1000"),
+            (buckets, "open-buckets", "must be in 1..=100000"),
+            (
+                self.heartbeat_ms >= 10,
+                "heartbeat-ms",
+                "must be at least 10",
+            ),
+            (renewed, "lease-ms", "must be above heartbeat-ms"),
+            (
+                self.rpc_timeout_ms >= 10,
+                "rpc-timeout-ms",
+                "must be at least 10",
+            ),
+        ]
+    }
+
+    fn limit_checks(&self) -> [Check; 7] {
+        let (round, retry) = (&self.round, &self.retry);
+        let ordered = retry.first_ms <= retry.max_ms;
+        let file = self.target_file_bytes >= 1 << 10;
+        [
+            (
+                self.fetch_max_bytes >= 1 << 10,
+                "fetch-max-bytes",
+                "must be at least 1024",
+            ),
+            (file, "target-file-bytes", "must be at least 1024"),
+            (round.max_ms != Some(0), "round.max-ms", "must be above 0"),
+            (round.max_rows > 0, "round.max-rows", "must be above 0"),
+            (round.max_bytes > 0, "round.max-bytes", "must be above 0"),
+            (retry.first_ms > 0, "retry.first-ms", "must be above 0"),
+            (ordered, "retry.max-ms", "is below retry.first-ms"),
+        ]
+    }
 }
+
+/// Whether a value can be used, its key, and what it must be.
+type Check = (bool, &'static str, &'static str);
 
 #[cfg(test)]
 mod tests {

@@ -1,7 +1,8 @@
 //! The daemon: holds tables by heartbeats, runs their rounds side by side, and tells how they fare.
 //!
-//! One task owns the board of tables; everything else (rounds, calls, looks at lag) is a task it spawns and joins, and a
-//! [`Handle`] talks to it through a bounded channel. A round that panics or hangs is its own table's trouble only.
+//! One task owns the board of tables; everything else (rounds, calls, looks at lag) is a task it
+//! spawns and joins, and a [`Handle`] talks to it through a bounded channel. A round that panics or
+//! hangs is its own table's trouble only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -52,7 +53,8 @@ pub struct Components {
     pub clock: Arc<dyn Clock>,
 }
 
-/// Talks to a running daemon; clones talk to the same one. Dropping all of them stops it without waiting.
+/// Talks to a running daemon; clones talk to the same one. Dropping all of them stops it without
+/// waiting.
 #[derive(Clone, Debug)]
 pub struct Handle {
     inner: Arc<Inner>,
@@ -93,8 +95,8 @@ enum Command {
 }
 
 impl Daemon {
-    /// Starts a daemon against the cluster and warehouse of its settings; it goes on dialling until the cluster is there.
-    /// Metrics are registered in `registry`.
+    /// Starts a daemon against the cluster and warehouse of its settings; it goes on dialling until
+    /// the cluster is there. Metrics are registered in `registry`.
     ///
     /// # Errors
     /// The first wrong setting ([`DaemonConfig::validate`] gives all), or [`Error::Warehouse`].
@@ -170,13 +172,15 @@ fn validate(config: &DaemonConfig) -> Result<()> {
 }
 
 impl Handle {
-    /// The tables as last known, by path. Costs nothing; keeps lag being looked up for the next half minute.
+    /// The tables as last known, by path. Costs nothing; keeps lag being looked up for the next
+    /// half minute.
     pub fn status(&self) -> Vec<TableStatus> {
         self.watched();
         self.inner.statuses.borrow().as_ref().clone()
     }
 
-    /// The tables with their lag looked up now, or as last known if that takes longer than `max_wait`.
+    /// The tables with their lag looked up now, or as last known if that takes longer than
+    /// `max_wait`.
     pub async fn fresh_status(&self, max_wait: Duration) -> Vec<TableStatus> {
         let (answer, done) = oneshot::channel();
         let ask = async {
@@ -219,8 +223,8 @@ impl Handle {
             .map_err(|_| Error::Stopped)
     }
 
-    /// Starts a round of the table now, or as soon as a slot is free, also if it is not due or waits after a failure. Does not wait
-    /// for the round.
+    /// Starts a round of the table now, or as soon as a slot is free, also if it is not due or
+    /// waits after a failure. Does not wait for the round.
     ///
     /// # Errors
     /// [`Error::UnknownTable`] or [`Error::Cluster`] if there is no such table, [`Error::Stopped`].
@@ -239,7 +243,8 @@ impl Handle {
         }
     }
 
-    /// Starts no more rounds of the table until [`Handle::resume`]; a running one commits what it has read.
+    /// Starts no more rounds of the table until [`Handle::resume`]; a running one commits what it
+    /// has read.
     ///
     /// # Errors
     /// [`Error::UnknownTable`], [`Error::Stopped`].
@@ -271,8 +276,8 @@ impl Handle {
         )
     }
 
-    /// Ends all rounds (they commit what they have read, or are dropped after `stop-ms`), gives the tables back and waits for
-    /// the daemon's end.
+    /// Ends all rounds (they commit what they have read, or are dropped after `stop-ms`), gives the
+    /// tables back and waits for the daemon's end.
     pub async fn shutdown(&self) {
         self.inner.stop.cancel();
         let task = self.inner.task.lock().take();

@@ -1,4 +1,5 @@
-//! Durations as table properties write them: a number and a unit, `3 min`, `30s`, `500ms`, `7 d`; no unit means milliseconds.
+//! Durations as table properties write them: a number and a unit, `3 min`, `30s`, `500ms`, `7 d`;
+//! no unit means milliseconds.
 
 use std::time::Duration;
 

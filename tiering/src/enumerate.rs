@@ -1,4 +1,5 @@
-//! Enumeration: table × offsets → splits. Pure; every partition is walked over its own bucket count.
+//! Enumeration: table × offsets → splits. Pure; every partition is walked over its own bucket
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,8 @@ pub struct TableView {
     pub id: TableId,
     /// Its path, for messages.
     pub path: TablePath,
-    /// The table's bucket count: of an unpartitioned table its own, else a template for new partitions.
+    /// The table's bucket count: of an unpartitioned table its own, else a template for new
+    /// partitions.
     pub bucket_count: TotalBuckets,
     /// 0 until the table's bucket count is changed for the first time.
     pub bucket_layout_epoch: i64,
@@ -71,11 +73,12 @@ pub struct Offsets {
     pub lake: BTreeMap<TableBucket, LogOffset>,
 }
 
-/// The partitions of `table` (or the table itself), each with its own bucket count, by partition id.
+/// The partitions of `table` (or the table itself), each with its own bucket count, by partition
+/// id.
 ///
 /// # Errors
-/// [`Error::MissingBucketCount`] if a partition has no count of its own although the table's count was changed;
-/// [`Error::BadBucketCount`] for a count below 1.
+/// [`Error::MissingBucketCount`] if a partition has no count of its own although the table's count
+/// was changed; [`Error::BadBucketCount`] for a count below 1.
 pub fn bucket_groups(table: &TableView) -> Result<Vec<BucketGroup>> {
     let Some(partitions) = &table.partitions else {
         let total_buckets = checked(table, None, table.bucket_count)?;
@@ -108,13 +111,16 @@ pub fn bucket_groups(table: &TableView) -> Result<Vec<BucketGroup>> {
     Ok(groups)
 }
 
-/// Plans the splits of one round: per bucket `lake end..latest`, or from the log's start if it was never tiered.
+/// Plans the splits of one round: per bucket `lake end..latest`, or from the log's start if it was
+/// never tiered.
 ///
-/// Splits are ordered by (partition, bucket), at most one a bucket; empty ranges give none. O(buckets).
+/// Splits are ordered by (partition, bucket), at most one a bucket; empty ranges give none.
+/// O(buckets).
 ///
 /// # Errors
-/// What [`bucket_groups`] returns; [`Error::StrayBuckets`] if the lake's offsets name a bucket beyond its partition's
-/// own count; [`Error::MissingOffset`] if an offset of an available bucket is not given.
+/// What [`bucket_groups`] returns; [`Error::StrayBuckets`] if the lake's offsets name a bucket
+/// beyond its partition's own count; [`Error::MissingOffset`] if an offset of an available bucket
+/// is not given.
 pub fn enumerate(table: &TableView, offsets: &Offsets) -> Result<Vec<Split>> {
     let groups = bucket_groups(table)?;
     refuse_strays(table, &groups, &offsets.lake)?;

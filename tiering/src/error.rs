@@ -18,7 +18,8 @@ pub type Source = Box<dyn std::error::Error + Send + Sync + 'static>;
 )]
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A partition has no bucket count although the table's was changed: its true count is not known.
+    /// A partition has no bucket count although the table's was changed: its true count is not
+    /// known.
     #[error("{table}: partition {partition} has no bucket count, at bucket layout epoch {epoch}")]
     MissingBucketCount {
         table: TablePath,
@@ -94,7 +95,8 @@ pub enum Error {
         count: usize,
     },
 
-    /// A call to the cluster failed; `code` is none if no server gave one. An `unanswered` call may have been carried out.
+    /// A call to the cluster failed; `code` is none if no server gave one. An `unanswered` call may
+    /// have been carried out.
     #[error("{call} failed")]
     Cluster {
         call: &'static str,
@@ -172,7 +174,8 @@ pub enum Error {
         ours: Epochs,
         reason: String,
     },
-    /// A lake snapshot that the cluster did not know of was registered; the round starts anew from there.
+    /// A lake snapshot that the cluster did not know of was registered; the round starts anew from
+    /// there.
     #[error("{table}: lake snapshot {snapshot} was missing in the cluster and is registered now")]
     Repaired { table: TablePath, snapshot: i64 },
     /// The lake is behind what the cluster knows: snapshots were lost or the lake table replaced.
@@ -232,7 +235,8 @@ pub enum Verdict {
 }
 
 impl Error {
-    /// A failed call: the code, if a server gave one, and whether it may have been carried out all the same.
+    /// A failed call: the code, if a server gave one, and whether it may have been carried out all
+    /// the same.
     pub fn cluster(
         call: &'static str,
         code: Option<ErrorCode>,

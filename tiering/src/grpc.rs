@@ -15,7 +15,13 @@ use crate::error::Error;
 use crate::status::{Activity, RoundOutcome, RoundSummary, TableState, TableStatus};
 
 /// The messages of the control API, generated from `proto/weir.proto`.
-#[allow(missing_docs, clippy::all, clippy::pedantic, clippy::restriction, reason = "generated code")]
+#[allow(
+    missing_docs,
+    clippy::all,
+    clippy::pedantic,
+    clippy::restriction,
+    reason = "generated code"
+)]
 #[allow(unreachable_pub, unused_qualifications, reason = "generated code")]
 pub mod proto {
     tonic::include_proto!("weir.v1");
@@ -39,7 +45,10 @@ pub async fn serve(
     handle: Handle,
     stop: CancellationToken,
 ) -> Result<(), tonic::transport::Error> {
-    let service = Service { handle, stop: stop.clone() };
+    let service = Service {
+        handle,
+        stop: stop.clone(),
+    };
     tonic::transport::Server::builder()
         .concurrency_limit_per_connection(CONCURRENT_REQUESTS)
         .add_service(TieringServer::new(service))
@@ -55,9 +64,15 @@ struct Service {
 fn message(status: &TableStatus) -> proto::Table {
     let (state, reason, failures, next_attempt_ms) = match &status.state {
         TableState::Healthy => (proto::State::Healthy, String::new(), 0, 0),
-        TableState::Retrying { failures, next_attempt_ms } => {
-            (proto::State::Retrying, String::new(), *failures, *next_attempt_ms)
-        }
+        TableState::Retrying {
+            failures,
+            next_attempt_ms,
+        } => (
+            proto::State::Retrying,
+            String::new(),
+            *failures,
+            *next_attempt_ms,
+        ),
         TableState::Paused { reason } => (proto::State::Paused, reason.clone(), 0, 0),
     };
     let activity = match status.activity {
@@ -105,8 +120,12 @@ fn round(summary: &RoundSummary) -> proto::Round {
 }
 
 fn list(statuses: &[TableStatus], database: &str) -> proto::ListTablesResponse {
-    let wanted = statuses.iter().filter(|s| database.is_empty() || s.path.database == database);
-    proto::ListTablesResponse { tables: wanted.map(message).collect() }
+    let wanted = statuses
+        .iter()
+        .filter(|s| database.is_empty() || s.path.database == database);
+    proto::ListTablesResponse {
+        tables: wanted.map(message).collect(),
+    }
 }
 
 fn path(request: &proto::TableRequest) -> Result<TablePath, Status> {
@@ -128,7 +147,10 @@ fn refusal(error: &Error) -> Status {
 impl Service {
     fn answer(&self, path: &TablePath) -> Response<proto::TableResponse> {
         let statuses = self.handle.status();
-        let table = statuses.iter().find(|status| status.path == *path).map(message);
+        let table = statuses
+            .iter()
+            .find(|status| status.path == *path)
+            .map(message);
         Response::new(proto::TableResponse { table })
     }
 }
@@ -155,7 +177,8 @@ impl Tiering for Service {
         let mut first = true;
         let changes = handle.watch();
         let stream = futures::stream::unfold(changes, move |mut changes| {
-            let (handle, stop, database, wait) = (handle.clone(), stop.clone(), database.clone(), !first);
+            let (handle, stop, database, wait) =
+                (handle.clone(), stop.clone(), database.clone(), !first);
             first = false;
             async move {
                 if wait {
@@ -180,7 +203,10 @@ impl Tiering for Service {
         request: Request<proto::TableRequest>,
     ) -> Result<Response<proto::TableResponse>, Status> {
         let path = path(request.get_ref())?;
-        self.handle.tier_now(&path).await.map_err(|error| refusal(&error))?;
+        self.handle
+            .tier_now(&path)
+            .await
+            .map_err(|error| refusal(&error))?;
         Ok(self.answer(&path))
     }
 
@@ -189,7 +215,10 @@ impl Tiering for Service {
         request: Request<proto::TableRequest>,
     ) -> Result<Response<proto::TableResponse>, Status> {
         let path = path(request.get_ref())?;
-        self.handle.pause(&path).await.map_err(|error| refusal(&error))?;
+        self.handle
+            .pause(&path)
+            .await
+            .map_err(|error| refusal(&error))?;
         Ok(self.answer(&path))
     }
 
@@ -198,7 +227,10 @@ impl Tiering for Service {
         request: Request<proto::TableRequest>,
     ) -> Result<Response<proto::TableResponse>, Status> {
         let path = path(request.get_ref())?;
-        self.handle.resume(&path).await.map_err(|error| refusal(&error))?;
+        self.handle
+            .resume(&path)
+            .await
+            .map_err(|error| refusal(&error))?;
         Ok(self.answer(&path))
     }
 }

@@ -39,7 +39,11 @@ pub struct Site {
 ///
 /// # Errors
 /// What the listener says.
-pub async fn serve(listener: TcpListener, site: Site, stop: CancellationToken) -> std::io::Result<()> {
+pub async fn serve(
+    listener: TcpListener,
+    site: Site,
+    stop: CancellationToken,
+) -> std::io::Result<()> {
     let router = Router::new()
         .route("/", get(page))
         .route("/healthz", get(health))
@@ -64,9 +68,10 @@ async fn health() -> &'static str {
 /// What is needed to do the work answers.
 async fn readiness(State(site): State<Site>) -> impl IntoResponse {
     match &site.daemon {
-        Some(daemon) if !daemon.is_ready() => {
-            (StatusCode::SERVICE_UNAVAILABLE, "the coordinator does not answer the daemon\n")
-        }
+        Some(daemon) if !daemon.is_ready() => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the coordinator does not answer the daemon\n",
+        ),
         _ => (StatusCode::OK, "ready\n"),
     }
 }

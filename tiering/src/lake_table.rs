@@ -1,4 +1,5 @@
-//! A table's place in the lake: its folder, its columns, and the partition and bucket that a split's rows go to.
+//! A table's place in the lake: its folder, its columns, and the partition and bucket that a
+//! split's rows go to.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,7 +63,8 @@ impl Warehouse {
     /// The lake table of `path`, which the cluster made when tiering was enabled.
     ///
     /// # Errors
-    /// [`Error::Lake`] if it does not exist or can't be read; [`Error::Unsupported`] if it is no append table.
+    /// [`Error::Lake`] if it does not exist or can't be read; [`Error::Unsupported`] if it is no
+    /// append table.
     pub async fn table(
         &self,
         path: &TablePath,
@@ -110,8 +112,9 @@ impl LakeTable {
         }
     }
 
-    /// The lake bucket of a split, and the count that its files are stamped with: of bucket-unaware tables 0 and −1, else the
-    /// split's own bucket and its partition's own count. The count in the table's options is never used.
+    /// The lake bucket of a split, and the count that its files are stamped with: of bucket-unaware
+    /// tables 0 and −1, else the split's own bucket and its partition's own count. The count in the
+    /// table's options is never used.
     pub fn bucket(&self, split: &Split) -> (i32, i32) {
         match self.mode {
             BucketMode::Unaware => (0, -1),
@@ -136,7 +139,8 @@ impl LakeTable {
         self.mode == BucketMode::Unaware
     }
 
-    /// Deletes data files that no snapshot names, as far as possible: what is left is swept by name later.
+    /// Deletes data files that no snapshot names, as far as possible: what is left is swept by name
+    /// later.
     pub async fn discard(&self, files: Vec<CommitMessage>) {
         let options = TableOptions::new(&self.schema.options);
         for message in files {
@@ -159,9 +163,7 @@ impl LakeTable {
     /// # Errors
     /// [`Error::Lake`] if the store fails.
     pub async fn put(&self, name: &str, text: String) -> Result<()> {
-        let path = name
-            .split('/')
-            .fold(self.table.root().clone(), |path, part| path.join(part));
+        let path = name.split('/').fold(self.table.root().clone(), Path::join);
         let put = self.table.store().put(&path, text.into()).await;
         put.map_err(|source| self.error(weir_lake_format::Error::store(&path, source)))?;
         Ok(())

@@ -1,9 +1,11 @@
-//! Tiering: takes the tables of a Fluss cluster and keeps a Paimon table for each, seconds behind, exactly once.
+//! Tiering: takes the tables of a Fluss cluster and keeps a Paimon table for each, seconds behind,
+//! exactly once.
 //!
-//! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]), [`mod@enumerate`] turns offsets
-//! into splits, [`worker`]s write each split's rows as files of one bucket, the [`committer`] publishes them and reports the
-//! progress. The [`daemon`] runs rounds of many tables side by side; [`grpc`] and [`http`] tell how they fare, [`mod@verify`]
-//! audits what they did, and [`cli`] is what a person types.
+//! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]),
+//! [`mod@enumerate`] turns offsets into splits, [`worker`]s write each split's rows as files of one
+//! bucket, the [`committer`] publishes them and reports the progress. The [`daemon`] runs rounds of
+//! many tables side by side; [`grpc`] and [`http`] tell how they fare, [`mod@verify`] audits what
+//! they did, and [`cli`] is what a person types.
 
 pub mod align;
 pub mod cli;
@@ -27,6 +29,10 @@ pub mod source;
 pub mod split;
 pub mod status;
 #[cfg(test)]
+#[allow(
+    clippy::clone_on_ref_ptr,
+    reason = "a clone that becomes a trait object"
+)]
 mod testing;
 pub mod verify;
 mod wall;

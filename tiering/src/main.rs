@@ -1,5 +1,6 @@
 //! The `weir` binary.
 
+use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
 use clap::Parser as _;
@@ -12,7 +13,10 @@ mod embedded;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return ended(Err(Failure::failed(format!("no runtime: {error}")))),
     };
@@ -28,9 +32,9 @@ async fn run(command: Command) -> Outcome {
         #[cfg(feature = "embedded")]
         Command::Demo(arguments) => embedded::demo::run(arguments).await,
         #[cfg(not(feature = "embedded"))]
-        Command::Up(_) | Command::Serve(_) | Command::Demo(_) => {
-            Err(Failure::usage("this weir was built without its server (feature `embedded`)"))
-        }
+        Command::Up(_) | Command::Serve(_) | Command::Demo(_) => Err(Failure::usage(
+            "this weir was built without its server (feature `embedded`)",
+        )),
         Command::Tier(arguments) => tier::run(arguments).await,
         Command::Load(arguments) => load::run(arguments).await,
         Command::Table(command) => table::run(command).await,
@@ -43,12 +47,22 @@ async fn run(command: Command) -> Outcome {
 fn log(cli: &Cli) -> Outcome {
     let filter = EnvFilter::try_new(&cli.log)
         .map_err(|error| Failure::usage(format!("--log {}: {error}", cli.log)))?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    if cli.log_json { builder.json().init() } else { builder.init() }
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
+    if cli.log_json {
+        builder.json().init();
+    } else {
+        builder.init();
+    }
     Ok(())
 }
 
-#[allow(clippy::print_stderr, reason = "the last word to the user, also without a log")]
+#[allow(
+    clippy::print_stderr,
+    reason = "the last word to the user, also without a log"
+)]
 fn ended(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

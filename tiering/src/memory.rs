@@ -1,7 +1,7 @@
 //! One memory budget for all tables: fetched and decoded batches, and what open writers hold.
 //!
-//! Reading waits for room; what must go on to make room (decoding, a writer's growth) never waits. Whoever waits asks the
-//! largest open writer to close its file, so that waiting always ends.
+//! Reading waits for room; what must go on to make room (decoding, a writer's growth) never waits.
+//! Whoever waits asks the largest open writer to close its file, so that waiting always ends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -71,7 +71,8 @@ impl MemoryBudget {
         self.shared.state.lock().peak_bytes
     }
 
-    /// Waits until `bytes` fit, then holds them. A wish above the limit is granted when nothing else is held.
+    /// Waits until `bytes` fit, then holds them. A wish above the limit is granted when nothing
+    /// else is held.
     pub async fn reserve(&self, bytes: u64) -> Reservation {
         loop {
             let freed = self.shared.freed.notified();
@@ -177,7 +178,8 @@ pub struct WriterMemory {
 }
 
 impl WriterMemory {
-    /// The writer holds `bytes` now; never waits. If the budget is passed, the largest writer is asked to close its file.
+    /// The writer holds `bytes` now; never waits. If the budget is passed, the largest writer is
+    /// asked to close its file.
     pub fn set(&self, bytes: u64) {
         let (shrunk, over) = {
             let mut state = self.budget.shared.state.lock();

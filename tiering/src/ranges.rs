@@ -1,8 +1,14 @@
-//! The snapshot property `weir-ranges`: which log offsets a lake snapshot added, per bucket, for audits.
+//! The snapshot property `weir-ranges`: which log offsets a lake snapshot added, per bucket, for
+//! audits.
 //!
-//! Version 1 is `{"version":1,"groups":[{"partition_id":31,"partition":"2024","buckets":[[bucket,start,end,rows],…]}]}`, ranges
-//! half-open, rows the number of rows written (empty batches take offsets without rows). A property longer than
-//! [`INLINE_MAX_BYTES`] is put in a file and reads `{"version":1,"file":"weir/ranges-<uuid>.json"}`, relative to the table.
+//! Version 1 is
+//! ```json
+//! {"version":1,"groups":[
+//!   {"partition_id":31,"partition":"2024","buckets":[[bucket,start,end,rows]]}]}
+//! ```
+//! with half-open ranges; rows is the number of rows written (empty batches take offsets without
+//! rows). A property longer than [`INLINE_MAX_BYTES`] is put in a file and reads
+//! `{"version":1,"file":"weir/ranges-<round>.json"}`, relative to the table.
 
 use std::collections::BTreeMap;
 
@@ -108,7 +114,8 @@ pub fn file_reference(file: &str) -> String {
 /// Reads the property or the file it names.
 ///
 /// # Errors
-/// [`Error::BadRanges`] if the text is no such document, of a newer version, or holds a range that runs backwards.
+/// [`Error::BadRanges`] if the text is no such document, of a newer version, or holds a range that
+/// runs backwards.
 pub fn parse(text: &str) -> Result<RangesProperty> {
     let bad = |reason: String| Error::BadRanges { reason };
     let Versioned { version } = serde_json::from_str(text).map_err(|e| bad(e.to_string()))?;
@@ -139,7 +146,7 @@ pub async fn load(table: &Table, text: &str) -> Result<Vec<BucketRange>> {
     };
     let path = file
         .split('/')
-        .fold(table.root().clone(), |path, part| path.join(part));
+        .fold(table.root().clone(), object_store::path::Path::join);
     let read = async { table.store().get(&path).await?.bytes().await };
     let bytes = read.await.map_err(|error| bad(error.to_string()))?;
     let text = std::str::from_utf8(&bytes).map_err(|error| bad(error.to_string()))?;

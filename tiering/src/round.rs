@@ -1,7 +1,9 @@
-//! One tiering round of one table as a pure state machine: Requested → Splitting → Writing → Committing → Reporting.
+//! One tiering round of one table as a pure state machine: Requested → Splitting → Writing →
+//! Committing → Reporting.
 //!
-//! It owns what makes a round right and nothing else: each split answers exactly once, an uncut split ends at its stop
-//! offset, a cut one where it was consumed to, and only a complete round can be committed.
+//! It owns what makes a round right and nothing else: each split answers exactly once, an uncut
+//! split ends at its stop offset, a cut one where it was consumed to, and only a complete round can
+//! be committed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -86,7 +88,8 @@ pub enum Cut {
 pub struct SplitResult<F> {
     /// The bucket.
     pub bucket: TableBucket,
-    /// The offset after the last one consumed (empty batches count); `None` if nothing was consumed.
+    /// The offset after the last one consumed (empty batches count); `None` if nothing was
+    /// consumed.
     pub end: Option<LogOffset>,
     /// Rows written.
     pub rows: i64,
@@ -232,7 +235,8 @@ impl<F> Round<F> {
         self.cut
     }
 
-    /// Ends the reading: from now on splits may answer below their stop offset. The first reason stays.
+    /// Ends the reading: from now on splits may answer below their stop offset. The first reason
+    /// stays.
     pub fn cut(&mut self, reason: Cut) {
         if self.phase == Phase::Writing {
             self.cut.get_or_insert(reason);
@@ -242,8 +246,9 @@ impl<F> Round<F> {
     /// Takes the answer of one split; says how many are still out.
     ///
     /// # Errors
-    /// [`Error::WrongPhase`] out of turn, [`Error::UnknownResult`] for a bucket without split, [`Error::DuplicateResult`] for
-    /// a second answer, [`Error::BadResult`] for one that contradicts its split: the round must fail.
+    /// [`Error::WrongPhase`] out of turn, [`Error::UnknownResult`] for a bucket without split,
+    /// [`Error::DuplicateResult`] for a second answer, [`Error::BadResult`] for one that
+    /// contradicts its split: the round must fail.
     pub fn add(&mut self, result: SplitResult<F>) -> Result<usize> {
         if self.phase != Phase::Writing {
             return Err(Error::WrongPhase {

@@ -21,7 +21,7 @@ use crate::worker::{RoundSignals, WorkerResources, WriteJob, write_splits};
 /// The property that says how old rows may become before they are in the lake.
 const FRESHNESS: &str = "table.datalake.freshness";
 /// Freshness of tables that say none (reference).
-const DEFAULT_FRESHNESS: Duration = Duration::from_secs(180);
+const DEFAULT_FRESHNESS: Duration = Duration::from_mins(3);
 /// Offset look-ups of one table at the same time.
 const LOOKUPS: usize = 8;
 
@@ -70,7 +70,8 @@ pub struct RoundReport {
     pub faults: Vec<(TableBucket, String)>,
     /// Offsets that are still missing in the lake, of those that were there when the round began.
     pub left_rows: u64,
-    /// All offsets below the high watermarks at this time (milliseconds since 1970) are in the lake, but those left.
+    /// All offsets below the high watermarks at this time (milliseconds since 1970) are in the
+    /// lake, but those left.
     pub as_of_ms: i64,
     /// What the table looks like, for later looks at its lag.
     pub view: TableView,
@@ -82,7 +83,8 @@ impl Runner {
     /// Runs one round under `lease`; `phase` hears of each step.
     ///
     /// # Errors
-    /// Whatever stopped the round; nothing of it is in the lake then, but for [`Error::UnknownCommit`] and a failed registration.
+    /// Whatever stopped the round; nothing of it is in the lake then, but for
+    /// [`Error::UnknownCommit`] and a failed registration.
     pub async fn run(
         &self,
         lease: Lease,
@@ -180,7 +182,8 @@ impl Runner {
     }
 
     async fn view(&self, lease: &Lease, info: &TableInfo) -> Result<TableView> {
-        // The table was read before its partitions: a count that changes in between is then seen with the partitions' own.
+        // The table was read before its partitions: a count that changes in between is then seen
+        // with the partitions' own.
         let partitions = if info.partition_keys.is_empty() {
             None
         } else {
@@ -202,7 +205,7 @@ impl Runner {
         let latest = self
             .look_up(lease, groups.iter(), OffsetKind::Latest)
             .await?;
-        looked.take(latest, |known| &mut known.latest)?;
+        looked.take(latest, |known| &mut known.latest);
         let fresh = groups.iter().filter(|group| {
             let tiered = |bucket| base.ends.get(&bucket).is_some_and(|end| end.0 >= 0);
             let empty = |bucket| {
@@ -217,7 +220,7 @@ impl Runner {
                 .any(|bucket| !tiered(bucket) && !empty(bucket))
         });
         let earliest = self.look_up(lease, fresh, OffsetKind::Earliest).await?;
-        looked.take(earliest, |known| &mut known.earliest)?;
+        looked.take(earliest, |known| &mut known.earliest);
         Ok(looked)
     }
 
@@ -325,7 +328,7 @@ impl Looked {
         &mut self,
         found: Vec<(TableBucket, Result<LogOffset>)>,
         place: impl Fn(&mut Offsets) -> &mut BTreeMap<TableBucket, LogOffset>,
-    ) -> Result<()> {
+    ) {
         let mut failed = BTreeSet::new();
         for (bucket, offset) in found {
             match offset {
@@ -339,7 +342,6 @@ impl Looked {
             }
         }
         self.known.unavailable.extend(failed);
-        Ok(())
     }
 }
 

@@ -1,4 +1,5 @@
-//! The source of a round: one task that reads the logs of all open splits of a table, within the memory budget.
+//! The source of a round: one task that reads the logs of all open splits of a table, within the
+//! memory budget.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

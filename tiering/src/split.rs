@@ -9,7 +9,8 @@ pub struct Split {
     pub bucket: TableBucket,
     /// The partition's name (values joined by `$`), of a partitioned table.
     pub partition: Option<String>,
-    /// How many buckets the bucket's own partition (or unpartitioned table) has; stamped in each file.
+    /// How many buckets the bucket's own partition (or unpartitioned table) has; stamped in each
+    /// file.
     pub total_buckets: TotalBuckets,
     /// First offset to write.
     pub start: LogOffset,

@@ -106,10 +106,11 @@ pub struct TableStatus {
     pub state: TableState,
     /// What is done right now.
     pub activity: Activity,
-    /// Offsets between the lake and the high watermarks; for log tables with rows only, the rows that are missing in the lake.
-    /// Unknown before the first look.
+    /// Offsets between the lake and the high watermarks; for log tables with rows only, the rows
+    /// that are missing in the lake. Unknown before the first look.
     pub lag_rows: Option<u64>,
-    /// How old the oldest missing row can be at most, in seconds; 0 if none is missing. Unknown before the first look.
+    /// How old the oldest missing row can be at most, in seconds; 0 if none is missing. Unknown
+    /// before the first look.
     pub lag_seconds: Option<u64>,
     /// The last lake snapshot that this daemon committed or found.
     pub lake_snapshot: Option<i64>,

@@ -1,5 +1,5 @@
-//! A world for tests: a cluster in memory, an object store in memory, and one counter of all calls to either, at which
-//! something can be made to go wrong.
+//! A world for tests: a cluster in memory, an object store in memory, and one counter of all calls
+//! to either, at which something can be made to go wrong.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

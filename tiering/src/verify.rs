@@ -1,9 +1,13 @@
 //! The audit of a lake table against the log it came from.
 //!
-//! From the lake alone: every snapshot of tiering names, per bucket, the offsets it added and the rows they gave. These ranges must
-//! chain without gap or overlap up to what the cluster registered, and the rows must be those of the files that the snapshot added.
-//! Against the log: for the ranges that the log still holds, the rows of a lake bucket and of its part of the log must be equal as
-//! multisets. What a running daemon commits meanwhile is left out: the audit ends at the registered snapshot it began with.
+//! From the lake alone: every snapshot of tiering names, per bucket, the offsets it added and the
+//! rows they gave. These ranges must
+//! chain without gap or overlap up to what the cluster registered, and the rows must be those of
+//! the files that the snapshot added.
+//! Against the log: for the ranges that the log still holds, the rows of a lake bucket and of its
+//! part of the log must be equal as
+//! multisets. What a running daemon commits meanwhile is left out: the audit ends at the registered
+//! snapshot it began with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -112,22 +116,46 @@ pub async fn audit(
         compared_rows: 0,
         findings: Vec::new(),
     };
-    let Some(last) = progress.snapshot else { return Ok(report) };
-    let mut auditor = Auditor { info: &info, lake: &lake, partitions: BTreeMap::new(), live: BTreeSet::new() };
+    let Some(last) = progress.snapshot else {
+        return Ok(report);
+    };
+    let mut auditor = Auditor {
+        info: &info,
+        lake: &lake,
+        partitions: BTreeMap::new(),
+        live: BTreeSet::new(),
+    };
     let steps = auditor.steps(last, &mut report).await?;
     let chain = chain::check(&lake_buckets(&lake, &steps), &steps, &progress.ends);
     report.findings.extend(chain.findings);
-    report.rows = steps.iter().flat_map(|step| &step.ranges).map(|range| range.rows).sum();
-    report.buckets = steps.iter().flat_map(|step| step.files.keys()).collect::<BTreeSet<_>>().len();
-    let comparison = rows::Comparison { client, info: &info, lake: &lake, partitions: &auditor.partitions };
-    report.compared_rows = comparison.run(&steps, &chain.unchained, &mut report.findings).await?;
+    report.rows = steps
+        .iter()
+        .flat_map(|step| &step.ranges)
+        .map(|range| range.rows)
+        .sum();
+    report.buckets = steps
+        .iter()
+        .flat_map(|step| step.files.keys())
+        .collect::<BTreeSet<_>>()
+        .len();
+    let comparison = rows::Comparison {
+        client,
+        info: &info,
+        lake: &lake,
+        partitions: &auditor.partitions,
+    };
+    report.compared_rows = comparison
+        .run(&steps, &chain.unchained, &mut report.findings)
+        .await?;
     Ok(report)
 }
 
 /// The lake bucket of every range.
 fn lake_buckets(lake: &LakeTable, steps: &[Step]) -> BTreeMap<TableBucket, LakeBucket> {
     let ranges = steps.iter().flat_map(|step| &step.ranges);
-    ranges.map(|range| (table_bucket(range), lake_bucket(lake, range))).collect()
+    ranges
+        .map(|range| (table_bucket(range), lake_bucket(lake, range)))
+        .collect()
 }
 
 /// The bucket of a range, with a table id of 0: ranges do not name the table.
@@ -140,8 +168,15 @@ fn table_bucket(range: &BucketRange) -> TableBucket {
 }
 
 fn lake_bucket(lake: &LakeTable, range: &BucketRange) -> LakeBucket {
-    let bucket = if lake.is_bucket_unaware() { 0 } else { range.bucket.0 };
-    LakeBucket { partition: range.partition.clone(), bucket }
+    let bucket = if lake.is_bucket_unaware() {
+        0
+    } else {
+        range.bucket.0
+    };
+    LakeBucket {
+        partition: range.partition.clone(),
+        bucket,
+    }
 }
 
 struct Auditor<'a> {
@@ -169,11 +204,19 @@ impl Auditor<'_> {
             }
             let files = self.files(&snapshot, report).await?;
             match ranges {
-                Some(ranges) => steps.push(Step { snapshot: id, ranges, files }),
+                Some(ranges) => steps.push(Step {
+                    snapshot: id,
+                    ranges,
+                    files,
+                }),
                 None if !files.is_empty() && snapshot.commit_kind == CommitKind::Append => {
                     let user = &snapshot.commit_user;
                     let reason = format!("user {user} added files whose rows are not from the log");
-                    report.findings.push(Finding { bucket: None, snapshot: Some(id), reason });
+                    report.findings.push(Finding {
+                        bucket: None,
+                        snapshot: Some(id),
+                        reason,
+                    });
                 }
                 None => {}
             }
@@ -190,29 +233,41 @@ impl Auditor<'_> {
         if snapshot.commit_user != COMMIT_USER {
             return Ok(None);
         }
-        let Some(text) = snapshot.property(RANGES) else { return Ok(None) };
+        let Some(text) = snapshot.property(RANGES) else {
+            return Ok(None);
+        };
         match ranges::parse(text)? {
             RangesProperty::Inline(ranges) => Ok(Some(ranges)),
             RangesProperty::File(name) => {
-                let path = name.split('/').fold(self.lake.table.root().clone(), |path, part| path.join(part));
+                let path = name.split('/').fold(
+                    self.lake.table.root().clone(),
+                    object_store::path::Path::join,
+                );
                 let read = async { self.lake.table.store().get(&path).await?.bytes().await };
-                let lake = |source| self.lake.error(weir_lake_format::Error::store(&path, source));
+                let lake = |source| {
+                    self.lake
+                        .error(weir_lake_format::Error::store(&path, source))
+                };
                 let bytes = read.await.map_err(lake)?;
                 let text = String::from_utf8_lossy(&bytes);
                 match ranges::parse(&text)? {
                     RangesProperty::Inline(ranges) => Ok(Some(ranges)),
-                    RangesProperty::File(_) => {
-                        Err(Error::BadRanges { reason: format!("{path} names another file") })
-                    }
+                    RangesProperty::File(_) => Err(Error::BadRanges {
+                        reason: format!("{path} names another file"),
+                    }),
                 }
             }
         }
     }
 
     fn name(&mut self, range: &BucketRange) -> Result<()> {
-        let Some(name) = &range.partition else { return Ok(()) };
+        let Some(name) = &range.partition else {
+            return Ok(());
+        };
         let partition = self.lake.partition(self.info, Some(name))?;
-        self.partitions.entry(partition.to_bytes()).or_insert_with(|| (name.clone(), partition));
+        self.partitions
+            .entry(partition.to_bytes())
+            .or_insert_with(|| (name.clone(), partition));
         Ok(())
     }
 
@@ -222,28 +277,43 @@ impl Auditor<'_> {
         } else {
             let known = self.partitions.get(partition).map(|(name, _)| name.clone());
             let described = || {
-                Partition::from_bytes(partition, &self.lake.schema)
-                    .map_or_else(|_| "(unreadable)".to_owned(), |p| p.describe(&self.lake.schema))
+                Partition::from_bytes(partition, &self.lake.schema).map_or_else(
+                    |_| "(unreadable)".to_owned(),
+                    |p| p.describe(&self.lake.schema),
+                )
             };
             Some(known.unwrap_or_else(described))
         };
-        LakeBucket { partition: name, bucket }
+        LakeBucket {
+            partition: name,
+            bucket,
+        }
     }
 
-    /// The files that a snapshot added, by bucket; checks them against what was there and against the snapshot's own counts.
+    /// The files that a snapshot added, by bucket; checks them against what was there and against
+    /// the snapshot's own counts.
     async fn files(
         &mut self,
         snapshot: &Snapshot,
         report: &mut Report,
     ) -> Result<BTreeMap<LakeBucket, Vec<DataFileMeta>>> {
-        let entries = self.lake.table.delta_entries(snapshot).await.map_err(|e| self.lake.error(e))?;
+        let entries = self
+            .lake
+            .table
+            .delta_entries(snapshot)
+            .await
+            .map_err(|e| self.lake.error(e))?;
         let mut added = BTreeMap::<LakeBucket, Vec<DataFileMeta>>::new();
         let mut rows = 0;
         for entry in entries {
             let bucket = self.bucket(&entry.partition, entry.bucket);
             let key = (bucket.clone(), entry.file.file_name.clone());
             let mut wrong = |reason: String| {
-                let finding = Finding { bucket: Some(bucket.clone()), snapshot: Some(snapshot.id), reason };
+                let finding = Finding {
+                    bucket: Some(bucket.clone()),
+                    snapshot: Some(snapshot.id),
+                    reason,
+                };
                 report.findings.push(finding);
             };
             match entry.kind {
@@ -263,7 +333,11 @@ impl Auditor<'_> {
         if rows != snapshot.delta_record_count {
             let counted = snapshot.delta_record_count;
             let reason = format!("its files change the table by {rows} rows, it says {counted}");
-            report.findings.push(Finding { bucket: None, snapshot: Some(snapshot.id), reason });
+            report.findings.push(Finding {
+                bucket: None,
+                snapshot: Some(snapshot.id),
+                reason,
+            });
         }
         Ok(added)
     }
@@ -274,19 +348,32 @@ impl Auditor<'_> {
             Ok(live) => live,
             Err(error @ weir_lake_format::Error::Corrupt { .. }) => {
                 let reason = error.to_string();
-                report.findings.push(Finding { bucket: None, snapshot: Some(newest.id), reason });
+                report.findings.push(Finding {
+                    bucket: None,
+                    snapshot: Some(newest.id),
+                    reason,
+                });
                 return Ok(());
             }
             Err(error) => return Err(self.lake.error(error)),
         };
         let found: BTreeSet<_> = live
             .iter()
-            .map(|entry| (self.bucket(&entry.partition, entry.bucket), entry.file.file_name.clone()))
+            .map(|entry| {
+                (
+                    self.bucket(&entry.partition, entry.bucket),
+                    entry.file.file_name.clone(),
+                )
+            })
             .collect();
         for (bucket, file) in self.live.difference(&found) {
             let reason = format!("file {file} was added and never removed, and is gone");
             let (bucket, snapshot) = (Some(bucket.clone()), Some(newest.id));
-            report.findings.push(Finding { bucket, snapshot, reason });
+            report.findings.push(Finding {
+                bucket,
+                snapshot,
+                reason,
+            });
         }
         Ok(())
     }

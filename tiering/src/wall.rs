@@ -9,8 +9,8 @@ pub(crate) fn unique_name() -> String {
     uuid::Uuid::new_v4().to_string()
 }
 
-/// The local wall clock at `now_ms` (milliseconds since 1970, UTC), written as if it were UTC: how the lake stores creation
-/// times.
+/// The local wall clock at `now_ms` (milliseconds since 1970, UTC), written as if it were UTC: how
+/// the lake stores creation times.
 pub(crate) fn local_ms(now_ms: i64) -> i64 {
     let Ok(now) = Timestamp::from_millisecond(now_ms) else {
         return now_ms;

@@ -1,7 +1,9 @@
-//! The workers of a round: splits → files. One source reads, one lane a bucket decodes and writes, all under one budget.
+//! The workers of a round: splits → files. One source reads, one lane a bucket decodes and writes,
+//! all under one budget.
 //!
-//! The loop here owns order and completeness: batches of a bucket go to its lane without gap, a lane is closed when its stop
-//! offset is consumed, and whatever ends the round early is told to the round before results are judged.
+//! The loop here owns order and completeness: batches of a bucket go to its lane without gap, a
+//! lane is closed when its stop offset is consumed, and whatever ends the round early is told to
+//! the round before results are judged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -76,7 +78,8 @@ pub struct WriteJob {
     pub limits: Limits,
 }
 
-/// Writes the job's splits and adds each result to the round. On an error all files of the round are discarded.
+/// Writes the job's splits and adds each result to the round. On an error all files of the round
+/// are discarded.
 ///
 /// # Errors
 /// The first failure of any lane, a lost range, or [`Error::LeaseLost`] if the round was cancelled.
@@ -336,7 +339,8 @@ impl<'a> Writing<'a> {
         }
     }
 
-    /// Ends the reading: what was received is written, splits that were not begun answer with nothing.
+    /// Ends the reading: what was received is written, splits that were not begun answer with
+    /// nothing.
     fn cut_short(&mut self, round: &mut Round<CommitMessage>, reason: Cut) -> Result<()> {
         round.cut(reason);
         self.cut = true;

@@ -240,7 +240,7 @@ impl Leaders {
                 Ok(response) => {
                     ends.extend(response.buckets_resp.into_iter().filter_map(|entry| {
                         Some((BucketId(entry.bucket_id), LogOffset(entry.offset?)))
-                    }))
+                    }));
                 }
                 Err(error) => tracing::debug!(server = %peer.server, %error, "no log ends told"),
             }

@@ -219,14 +219,14 @@ impl Task {
                     record_count: stats.record_count,
                 });
             let given = entry.coordinator_epoch;
-            let result = if given != current {
-                Err(Error::WrongCoordinator { given, current })
-            } else {
+            let result = if given == current {
                 match ending(entry.table_id, stats) {
                     Some(ending) => self.scheduler.finish(table, epoch, ending, now_ms),
                     None => self.scheduler.renew(table, epoch, now_ms),
                 }
                 .map_err(Error::from)
+            } else {
+                Err(Error::WrongCoordinator { given, current })
             };
             let error = result.err().map(|error| Failure::from(error).into());
             answers.push(PbHeartbeatRespForTable {

@@ -14,7 +14,7 @@ use super::Coordinator;
 use crate::error::Error;
 
 /// How often old offsets files are looked for.
-const DISCARD_CHECK: Duration = Duration::from_secs(60);
+const DISCARD_CHECK: Duration = Duration::from_mins(1);
 
 impl Coordinator {
     /// Looks after all auto-partitioned tables from time to time, until the shutdown begins.

@@ -58,7 +58,11 @@ pub(crate) fn plan(before: &Before<'_>, batches: &Batches) -> Result<Plan> {
     };
     let mut rest: &[u8] = &batches.bytes;
     for (index, header) in batches.headers.iter().enumerate() {
-        let fault = |fault| Error::BadBatch { bucket: before.bucket, index, fault };
+        let fault = |fault| Error::BadBatch {
+            bucket: before.bucket,
+            index,
+            fault,
+        };
         let (bytes, after) = rest
             .split_at_checked(header.size_bytes)
             .ok_or_else(|| fault(BatchFault::Truncated))?;
@@ -87,7 +91,9 @@ impl Plan {
         before: &Before<'_>,
         header: &BatchHeader,
     ) -> Result<Option<StoredBatch>> {
-        let Some(writer) = header.writer else { return Ok(None) };
+        let Some(writer) = header.writer else {
+            return Ok(None);
+        };
         let entry = self
             .writers
             .entry(writer)
@@ -113,15 +119,27 @@ impl Plan {
     ) -> Option<(LogOffset, LogOffset)> {
         let base_offset = self.appended.log_end;
         let timestamp_ms = before.timestamp_ms;
-        let header = BatchHeader { base_offset, timestamp_ms, ..*header };
+        let header = BatchHeader {
+            base_offset,
+            timestamp_ms,
+            ..*header
+        };
         let next = header.next_offset()?;
         let last_offset = LogOffset(next.0 - 1);
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         log_batch::set_stored(self.bytes.get_mut(start..)?, base_offset, timestamp_ms).ok()?;
-        if let Some(entry) = header.writer.and_then(|writer| self.writers.get_mut(&writer)) {
+        if let Some(entry) = header
+            .writer
+            .and_then(|writer| self.writers.get_mut(&writer))
+        {
             let sequence = header.sequence;
-            entry.push(StoredBatch { sequence, base_offset, last_offset, timestamp_ms });
+            entry.push(StoredBatch {
+                sequence,
+                base_offset,
+                last_offset,
+                timestamp_ms,
+            });
         }
         self.headers.push(header);
         self.appended.log_end = next;

@@ -44,8 +44,14 @@ impl fmt::Display for BatchFault {
             BatchFault::Length(length) => write!(f, "length {length} is out of bounds"),
             BatchFault::Magic(magic) => write!(f, "magic {magic} is not stored (0 and 1 are)"),
             BatchFault::Checksum => write!(f, "checksum does not hold"),
-            BatchFault::RecordCount { records, last_offset_delta } => {
-                write!(f, "{records} records with last offset delta {last_offset_delta}")
+            BatchFault::RecordCount {
+                records,
+                last_offset_delta,
+            } => {
+                write!(
+                    f,
+                    "{records} records with last offset delta {last_offset_delta}"
+                )
             }
         }
     }
@@ -109,20 +115,28 @@ impl BatchHeader {
         let (records, last_offset_delta) = (self.record_count, self.last_offset_delta);
         let offsets = i64::from(last_offset_delta) + 1;
         if offsets < 1 || records < 0 || i64::from(records) > offsets {
-            return Err(BatchFault::RecordCount { records, last_offset_delta });
+            return Err(BatchFault::RecordCount {
+                records,
+                last_offset_delta,
+            });
         }
         Ok(())
     }
 
     /// The offset after this batch; None beyond the largest offset.
     pub(crate) fn next_offset(&self) -> Option<LogOffset> {
-        let next = self.base_offset.0.checked_add(i64::from(self.last_offset_delta))?;
+        let next = self
+            .base_offset
+            .0
+            .checked_add(i64::from(self.last_offset_delta))?;
         Some(LogOffset(next.checked_add(1)?))
     }
 
     /// Whether the checksum of this very batch holds.
     pub(crate) fn crc_holds(&self, batch: &[u8]) -> bool {
-        batch.get(CRC_FROM..self.size_bytes).is_some_and(|body| crc32c::crc32c(body) == self.crc)
+        batch
+            .get(CRC_FROM..self.size_bytes)
+            .is_some_and(|body| crc32c::crc32c(body) == self.crc)
     }
 }
 
@@ -147,7 +161,11 @@ impl Batches {
     /// # Errors
     /// [`Error::BadBatch`] naming the first batch that is refused.
     pub fn check(bucket: TableBucket, bytes: Bytes, max_batch_bytes: usize) -> Result<Self> {
-        let refuse = |index, fault| Error::BadBatch { bucket, index, fault };
+        let refuse = |index, fault| Error::BadBatch {
+            bucket,
+            index,
+            fault,
+        };
         if bytes.is_empty() {
             return Err(refuse(0, BatchFault::Empty));
         }
@@ -174,12 +192,19 @@ impl Batches {
 
     /// The largest schema id among the batches; the caller refuses one that does not exist.
     pub fn max_schema_id(&self) -> SchemaId {
-        self.headers.iter().map(|header| header.schema_id).max().unwrap_or(SchemaId(0))
+        self.headers
+            .iter()
+            .map(|header| header.schema_id)
+            .max()
+            .unwrap_or(SchemaId(0))
     }
 
     /// How many records the batches hold together.
     pub fn record_count(&self) -> u64 {
-        self.headers.iter().map(|header| u64::try_from(header.record_count).unwrap_or(0)).sum()
+        self.headers
+            .iter()
+            .map(|header| u64::try_from(header.record_count).unwrap_or(0))
+            .sum()
     }
 
     /// The size in bytes.

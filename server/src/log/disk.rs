@@ -84,7 +84,9 @@ impl Disk for FileSystem {
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile(fs::OpenOptions::new().read(true).write(true).open(path)?)))
+        Ok(Arc::new(RealFile(
+            fs::OpenOptions::new().read(true).write(true).open(path)?,
+        )))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -175,7 +177,10 @@ pub(crate) fn read_file(disk: &dyn Disk, path: &Path, max_bytes: u64) -> io::Res
     let file = disk.open(path)?;
     let len = file.len()?;
     if len > max_bytes {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "file larger than its limit"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "file larger than its limit",
+        ));
     }
     let len = usize::try_from(len).map_err(io::Error::other)?;
     let mut bytes = vec![0; len];

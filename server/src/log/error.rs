@@ -133,13 +133,21 @@ impl Error {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
                 Error::DiskFull { path, source }
             }
-            _ => Error::Io { path, action, source },
+            _ => Error::Io {
+                path,
+                action,
+                source,
+            },
         }
     }
 
     /// Names a damaged file.
     pub(crate) fn corrupt(path: &Path, position: u64, reason: &'static str) -> Self {
-        Error::Corrupt { path: path.to_owned(), position, reason }
+        Error::Corrupt {
+            path: path.to_owned(),
+            position,
+            reason,
+        }
     }
 }
 

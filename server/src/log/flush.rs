@@ -85,7 +85,10 @@ impl Log {
         });
         Job {
             closed,
-            active: appender.active.as_ref().map(|active| (Arc::clone(active), active.extent())),
+            active: appender
+                .active
+                .as_ref()
+                .map(|active| (Arc::clone(active), active.extent())),
             sync_active: std::mem::take(&mut appender.active_dirty),
             sync_names: std::mem::take(&mut appender.names_dirty),
             end,
@@ -95,7 +98,11 @@ impl Log {
 
     /// Files in the order of their offsets, then the names.
     fn sync(&self, job: &Job) -> Result<()> {
-        let active = job.active.iter().filter(|_| job.sync_active).map(|(active, _)| active);
+        let active = job
+            .active
+            .iter()
+            .filter(|_| job.sync_active)
+            .map(|(active, _)| active);
         for segment in job.closed.iter().chain(active) {
             segment
                 .file(&*self.options.disk)?
@@ -142,7 +149,9 @@ impl Log {
     }
 
     fn write_index(&self, segment: &Segment, extent: &Extent) -> Result<()> {
-        let Some(bytes) = segment.index_file(extent) else { return Ok(()) };
+        let Some(bytes) = segment.index_file(extent) else {
+            return Ok(());
+        };
         let path = self.dir.join(segment::index_name(segment.base_offset));
         disk::replace_file(&*self.options.disk, &path, &bytes)
             .map_err(|error| Error::io(&path, "write", error))

@@ -48,8 +48,14 @@ impl Flusher {
     /// # Errors
     /// If the system gives no thread.
     pub fn start(policy: FlushPolicy, threads: usize) -> std::io::Result<Self> {
-        let handle = FlushHandle { policy, shared: Arc::default() };
-        let mut flusher = Self { handle: handle.clone(), threads: Vec::new() };
+        let handle = FlushHandle {
+            policy,
+            shared: Arc::default(),
+        };
+        let mut flusher = Self {
+            handle: handle.clone(),
+            threads: Vec::new(),
+        };
         for number in 0..threads.max(1) {
             let shared = Arc::clone(&handle.shared);
             let thread = std::thread::Builder::new()
@@ -92,7 +98,11 @@ impl FlushHandle {
             FlushPolicy::Os => return,
         };
         let due = Instant::now() + delay;
-        self.shared.queue.lock().waiting.push_back((due, Arc::clone(log)));
+        self.shared
+            .queue
+            .lock()
+            .waiting
+            .push_back((due, Arc::clone(log)));
         self.shared.changed.notify_one();
     }
 }

@@ -41,13 +41,21 @@ struct VersionOnly {
 
 impl LogMeta {
     pub(crate) fn new(bucket: TableBucket) -> Self {
-        Self { version: VERSION, bucket, log_start: LogOffset(0), gaps: Vec::new() }
+        Self {
+            version: VERSION,
+            bucket,
+            log_start: LogOffset(0),
+            gaps: Vec::new(),
+        }
     }
 
     /// Reads the file of a folder; None if there is none.
     pub(crate) fn load(disk: &dyn Disk, dir: &Path, bucket: TableBucket) -> Result<Option<Self>> {
         let path = path(dir);
-        if !disk.exists(&path).map_err(|error| Error::io(&path, "look up", error))? {
+        if !disk
+            .exists(&path)
+            .map_err(|error| Error::io(&path, "look up", error))?
+        {
             return Ok(None);
         }
         let bytes = disk::read_file(disk, &path, MAX_FILE_BYTES)
@@ -55,12 +63,20 @@ impl LogMeta {
         let VersionOnly { version } = serde_json::from_slice(&bytes)
             .map_err(|_| Error::corrupt(&path, 0, "no version in it"))?;
         if version > VERSION {
-            return Err(Error::NewerFormat { path, found: version, supported: VERSION });
+            return Err(Error::NewerFormat {
+                path,
+                found: version,
+                supported: VERSION,
+            });
         }
         let meta: Self = serde_json::from_slice(&bytes)
             .map_err(|_| Error::corrupt(&path, 0, "not the JSON of a log"))?;
         if meta.bucket != bucket {
-            return Err(Error::WrongBucket { path, found: meta.bucket, wanted: bucket });
+            return Err(Error::WrongBucket {
+                path,
+                found: meta.bucket,
+                wanted: bucket,
+            });
         }
         Ok(Some(meta))
     }
@@ -77,7 +93,10 @@ impl LogMeta {
 
     /// Where a log that ends at `end` goes on.
     pub(crate) fn after_gap(&self, end: LogOffset) -> LogOffset {
-        self.gaps.iter().find(|gap| gap.from == end).map_or(end, |gap| gap.to)
+        self.gaps
+            .iter()
+            .find(|gap| gap.from == end)
+            .map_or(end, |gap| gap.to)
     }
 }
 

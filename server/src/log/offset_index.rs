@@ -133,8 +133,9 @@ pub(crate) struct IndexBuilder {
 
 impl IndexBuilder {
     pub(crate) fn from_entries(entries: Vec<IndexEntry>, interval_bytes: u64) -> Self {
-        let due_at =
-            entries.last().map_or(0, |entry| u64::from(entry.position) + interval_bytes.max(1));
+        let due_at = entries
+            .last()
+            .map_or(0, |entry| u64::from(entry.position) + interval_bytes.max(1));
         Self { entries, due_at }
     }
 

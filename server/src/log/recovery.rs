@@ -106,17 +106,24 @@ impl Recovery<'_> {
         let snapshot = self.newest_snapshot(&listing, &verdict)?;
         self.refuse_lost_gap(&meta, verdict.end)?;
         let report = self.clean_up(&listing, &verdict)?;
-        self.assemble(meta, verdict, snapshot, report).map(|recovered| Recovered {
-            snapshots: listing.writers,
-            ..recovered
-        })
+        self.assemble(meta, verdict, snapshot, report)
+            .map(|recovered| Recovered {
+                snapshots: listing.writers,
+                ..recovered
+            })
     }
 
     fn list(&self) -> Result<Listing> {
         let mut listing = Listing::default();
         for name in named(self.dir, "list", self.disk.list(self.dir))? {
-            let Some((stem, extension)) = name.rsplit_once('.') else { continue };
-            let offset = stem.parse::<i64>().ok().filter(|offset| *offset >= 0).map(LogOffset);
+            let Some((stem, extension)) = name.rsplit_once('.') else {
+                continue;
+            };
+            let offset = stem
+                .parse::<i64>()
+                .ok()
+                .filter(|offset| *offset >= 0)
+                .map(LogOffset);
             match (extension, offset) {
                 ("log", Some(offset)) => listing.segments.push(offset),
                 ("index", Some(offset)) => listing.indexes.push(offset),
@@ -132,7 +139,11 @@ impl Recovery<'_> {
 
     /// Follows the segments from the log's start to where the chain breaks.
     fn judge(&self, meta: &LogMeta, listing: &Listing) -> Result<Verdict> {
-        let mut verdict = Verdict { keep: Vec::new(), remove: Vec::new(), end: meta.log_start };
+        let mut verdict = Verdict {
+            keep: Vec::new(),
+            remove: Vec::new(),
+            end: meta.log_start,
+        };
         let mut segments = listing.segments.iter().copied().peekable();
         while let Some(base) = segments.next() {
             if base < meta.log_start {
@@ -154,7 +165,9 @@ impl Recovery<'_> {
         }
         // The last one kept may take appends, though it was not the last one found.
         if let Some(last) = verdict.keep.pop_if(|last| last.found.index.is_none()) {
-            verdict.keep.push(self.judge_segment(last.base_offset, true)?);
+            verdict
+                .keep
+                .push(self.judge_segment(last.base_offset, true)?);
         }
         verdict.end = meta.after_gap(verdict.end);
         Ok(verdict)
@@ -171,7 +184,11 @@ impl Recovery<'_> {
         let file = named(&path, "open", self.disk.open(&path))?;
         let file_len = named(&path, "measure", file.len())?;
         let interval = self.config.index_interval_bytes;
-        let mut covered = Extent { len: 0, next_offset: base_offset, newest_ms: -1 };
+        let mut covered = Extent {
+            len: 0,
+            next_offset: base_offset,
+            newest_ms: -1,
+        };
         let mut index = IndexBuilder::default();
         if let Some((header, entries)) = self.load_index(base_offset)? {
             covered = extent_of(&header);
@@ -180,8 +197,17 @@ impl Recovery<'_> {
                 return Err(Error::corrupt(&path, file_len, reason));
             }
             if covered.len == file_len && !last {
-                let found = Found { extent: covered, index: None, file: None };
-                return Ok(Judged { base_offset, found, file_len, scanned_bytes: 0 });
+                let found = Found {
+                    extent: covered,
+                    index: None,
+                    file: None,
+                };
+                return Ok(Judged {
+                    base_offset,
+                    found,
+                    file_len,
+                    scanned_bytes: 0,
+                });
             }
             index = IndexBuilder::from_entries(entries, interval);
         }
@@ -198,10 +224,22 @@ impl Recovery<'_> {
             newest_ms = header.timestamp_ms;
             Step::On
         })?;
-        let extent =
-            Extent { len: walked.position, next_offset: walked.next_offset, newest_ms };
-        let found = Found { extent, index: Some(index), file: Some(file) };
-        Ok(Judged { base_offset, found, file_len, scanned_bytes: file_len - covered.len })
+        let extent = Extent {
+            len: walked.position,
+            next_offset: walked.next_offset,
+            newest_ms,
+        };
+        let found = Found {
+            extent,
+            index: Some(index),
+            file: Some(file),
+        };
+        Ok(Judged {
+            base_offset,
+            found,
+            file_len,
+            scanned_bytes: file_len - covered.len,
+        })
     }
 
     /// The index file of a segment; None if there is none or it is damaged: it can be made again.
@@ -220,7 +258,11 @@ impl Recovery<'_> {
             }
             Err(IndexFault::Newer(found)) => {
                 let supported = offset_index::VERSION;
-                Err(Error::NewerFormat { path, found, supported })
+                Err(Error::NewerFormat {
+                    path,
+                    found,
+                    supported,
+                })
             }
             Ok(_) | Err(IndexFault::Damaged) => {
                 tracing::warn!(index = %path.display(), "damaged, reading the segment instead");
@@ -241,7 +283,9 @@ impl Recovery<'_> {
                 Err(error) if error.kind() == std::io::ErrorKind::InvalidData => Vec::new(),
                 Err(error) => return Err(Error::io(&path, "read", error)),
             };
-            let Some(snapshot) = reader.decode(&bytes).filter(|found| found.offset == *offset)
+            let Some(snapshot) = reader
+                .decode(&bytes)
+                .filter(|found| found.offset == *offset)
             else {
                 tracing::warn!(snapshot = %path.display(), "damaged, using an older one");
                 continue;
@@ -277,7 +321,10 @@ impl Recovery<'_> {
             remove_segment(self.disk, self.dir, *base)?;
             report.removed_segments += 1;
         }
-        let strays = listing.indexes.iter().filter(|base| !listing.segments.contains(base));
+        let strays = listing
+            .indexes
+            .iter()
+            .filter(|base| !listing.segments.contains(base));
         let strays = strays.map(|base| segment::index_name(*base));
         for name in strays.chain(listing.temporary.iter().cloned()) {
             let path = self.dir.join(name);
@@ -286,7 +333,9 @@ impl Recovery<'_> {
         let mut changed = report.removed_segments > 0;
         for judged in &verdict.keep {
             report.scanned_bytes += judged.scanned_bytes;
-            let Some(file) = &judged.found.file else { continue };
+            let Some(file) = &judged.found.file else {
+                continue;
+            };
             changed |= judged.scanned_bytes > 0;
             report.truncated_bytes += self.cut_and_sync(judged, &**file)?;
         }
@@ -331,7 +380,12 @@ impl Recovery<'_> {
             .keep
             .into_iter()
             .map(|judged| {
-                Arc::new(Segment::found(self.dir, judged.base_offset, interval, judged.found))
+                Arc::new(Segment::found(
+                    self.dir,
+                    judged.base_offset,
+                    interval,
+                    judged.found,
+                ))
             })
             .collect();
         let (from, mut writers) = match snapshot {
@@ -351,7 +405,10 @@ impl Recovery<'_> {
             None => true,
         });
         Ok(Recovered {
-            unsealed: closed.filter(|segment| segment.is_open()).cloned().collect(),
+            unsealed: closed
+                .filter(|segment| segment.is_open())
+                .cloned()
+                .collect(),
             active,
             snapshots: Vec::new(),
             log_end: verdict.end,
@@ -365,8 +422,17 @@ impl Recovery<'_> {
 }
 
 fn extent_of(header: &IndexHeader) -> Extent {
-    let IndexHeader { log_bytes: len, next_offset, newest_ms, .. } = *header;
-    Extent { len, next_offset, newest_ms }
+    let IndexHeader {
+        log_bytes: len,
+        next_offset,
+        newest_ms,
+        ..
+    } = *header;
+    Extent {
+        len,
+        next_offset,
+        newest_ms,
+    }
 }
 
 /// Names the file and the step in an error of the file system.
@@ -381,7 +447,10 @@ pub(crate) fn replay_writers(
     from: LogOffset,
     writers: &mut WriterStates,
 ) -> Result<()> {
-    for segment in segments.iter().filter(|segment| segment.extent().next_offset > from) {
+    for segment in segments
+        .iter()
+        .filter(|segment| segment.extent().next_offset > from)
+    {
         let walk = segment.walk_from(segment.start_for(disk, from)?, Check::Headers);
         let file = segment.file(disk)?;
         let walked = walk.run(segment.path(), &*file, |header, _| {

@@ -22,7 +22,10 @@ impl Log {
     /// be given to [`Log::delete_segments_below`], once the lake has it.
     pub fn retention_offset(&self, cutoff_ms: i64) -> LogOffset {
         let view = self.view.read();
-        let young = view.segments.iter().find(|segment| segment.extent().newest_ms >= cutoff_ms);
+        let young = view
+            .segments
+            .iter()
+            .find(|segment| segment.extent().newest_ms >= cutoff_ms);
         young.map_or(view.log_end, |segment| segment.base_offset)
     }
 
@@ -39,7 +42,11 @@ impl Log {
             return Ok(start);
         }
         // The writers of what goes must outlive it.
-        if flushing.snapshots.last().is_none_or(|snapshot| *snapshot < start) {
+        if flushing
+            .snapshots
+            .last()
+            .is_none_or(|snapshot| *snapshot < start)
+        {
             self.flush_with(&mut flushing, Checkpoint::Now)?;
         }
         let mut appender = self.appender.lock();
@@ -50,11 +57,19 @@ impl Log {
         let removed: Vec<Arc<Segment>> = {
             let mut view = self.view.write();
             view.log_start = start;
-            let keep = view.segments.partition_point(|segment| segment.base_offset < start);
+            let keep = view
+                .segments
+                .partition_point(|segment| segment.base_offset < start);
             view.segments.drain(..keep).collect()
         };
-        appender.closed.retain(|segment| segment.base_offset >= start);
-        if appender.active.as_ref().is_some_and(|active| active.base_offset < start) {
+        appender
+            .closed
+            .retain(|segment| segment.base_offset >= start);
+        if appender
+            .active
+            .as_ref()
+            .is_some_and(|active| active.base_offset < start)
+        {
             appender.active = None;
             appender.active_dirty = false;
         }
@@ -84,7 +99,11 @@ impl Log {
             return Ok(view.log_end);
         }
         self.refuse_out_of_range(&view, offset)?;
-        let gap = appender.meta.gaps.iter().find(|gap| gap.from < offset && offset < gap.to);
+        let gap = appender
+            .meta
+            .gaps
+            .iter()
+            .find(|gap| gap.from < offset && offset < gap.to);
         let offset = gap.map_or(offset, |gap| gap.from);
         let segments = view.segments.clone();
         drop(view);
@@ -129,7 +148,11 @@ impl Log {
         };
         let kept = segments.partition_point(|segment| segment.base_offset < offset);
         let cut = kept.checked_sub(1).and_then(|at| segments.get(at));
-        for snapshot in flushing.snapshots.iter().filter(|snapshot| **snapshot > offset) {
+        for snapshot in flushing
+            .snapshots
+            .iter()
+            .filter(|snapshot| **snapshot > offset)
+        {
             remove(&self.dir.join(writers_name(*snapshot)))?;
         }
         let position = match cut {
@@ -188,7 +211,12 @@ impl Log {
         }
         let gap = Gap { from, to: lake_end };
         let mut meta = appender.meta.clone();
-        let empty = self.view.read().segments.iter().all(|segment| segment.extent().len == 0);
+        let empty = self
+            .view
+            .read()
+            .segments
+            .iter()
+            .all(|segment| segment.extent().len == 0);
         match meta.gaps.last_mut() {
             _ if empty => meta.log_start = lake_end,
             Some(last) if last.to == from => last.to = lake_end,
@@ -248,14 +276,21 @@ impl Log {
         let mut name = self.dir.file_name().unwrap_or_default().to_owned();
         name.push(DELETED_SUFFIX);
         let grave = self.dir.with_file_name(name);
-        if disk.exists(&grave).map_err(|error| Error::io(&grave, "look up", error))? {
-            disk.remove_dir_all(&grave).map_err(|error| Error::io(&grave, "remove", error))?;
+        if disk
+            .exists(&grave)
+            .map_err(|error| Error::io(&grave, "look up", error))?
+        {
+            disk.remove_dir_all(&grave)
+                .map_err(|error| Error::io(&grave, "remove", error))?;
         }
-        disk.rename(&self.dir, &grave).map_err(|error| Error::io(&self.dir, "rename", error))?;
+        disk.rename(&self.dir, &grave)
+            .map_err(|error| Error::io(&self.dir, "rename", error))?;
         if let Some(parent) = self.dir.parent() {
-            disk.sync_dir(parent).map_err(|error| Error::io(parent, "sync", error))?;
+            disk.sync_dir(parent)
+                .map_err(|error| Error::io(parent, "sync", error))?;
         }
-        disk.remove_dir_all(&grave).map_err(|error| Error::io(&grave, "remove", error))
+        disk.remove_dir_all(&grave)
+            .map_err(|error| Error::io(&grave, "remove", error))
     }
 }
 
@@ -294,10 +329,13 @@ fn batch_position(disk: &dyn Disk, segment: &Segment, offset: LogOffset) -> Resu
 /// # Errors
 /// [`Error::Io`].
 pub fn sweep_deleted(disk: &dyn Disk, parent: &Path) -> Result<()> {
-    let names = disk.list(parent).map_err(|error| Error::io(parent, "list", error))?;
+    let names = disk
+        .list(parent)
+        .map_err(|error| Error::io(parent, "list", error))?;
     for name in names.iter().filter(|name| name.ends_with(DELETED_SUFFIX)) {
         let path: PathBuf = parent.join(name);
-        disk.remove_dir_all(&path).map_err(|error| Error::io(&path, "remove", error))?;
+        disk.remove_dir_all(&path)
+            .map_err(|error| Error::io(&path, "remove", error))?;
     }
     Ok(())
 }

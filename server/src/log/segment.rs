@@ -77,9 +77,19 @@ impl Segment {
         index_interval_bytes: u64,
     ) -> Result<Self> {
         let path = dir.join(log_name(base_offset));
-        let file = disk.create(&path).map_err(|error| Error::io(&path, "create", error))?;
-        let extent = Extent { len: 0, next_offset: base_offset, newest_ms: -1 };
-        let found = Found { extent, index: Some(IndexBuilder::default()), file: Some(file) };
+        let file = disk
+            .create(&path)
+            .map_err(|error| Error::io(&path, "create", error))?;
+        let extent = Extent {
+            len: 0,
+            next_offset: base_offset,
+            newest_ms: -1,
+        };
+        let found = Found {
+            extent,
+            index: Some(IndexBuilder::default()),
+            file: Some(file),
+        };
         Ok(Self::found(dir, base_offset, index_interval_bytes, found))
     }
 
@@ -90,11 +100,26 @@ impl Segment {
         index_interval_bytes: u64,
         found: Found,
     ) -> Self {
-        let Extent { len, next_offset, newest_ms } = found.extent;
+        let Extent {
+            len,
+            next_offset,
+            newest_ms,
+        } = found.extent;
         let index = found.index.map_or(Index::OnDisk, Index::Building);
-        let inner = Inner { len, next_offset, newest_ms, index, file: found.file };
+        let inner = Inner {
+            len,
+            next_offset,
+            newest_ms,
+            index,
+            file: found.file,
+        };
         let path = dir.join(log_name(base_offset));
-        Self { base_offset, path, index_interval_bytes, inner: Mutex::new(inner) }
+        Self {
+            base_offset,
+            path,
+            index_interval_bytes,
+            inner: Mutex::new(inner),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -103,7 +128,11 @@ impl Segment {
 
     pub(crate) fn extent(&self) -> Extent {
         let inner = self.inner.lock();
-        Extent { len: inner.len, next_offset: inner.next_offset, newest_ms: inner.newest_ms }
+        Extent {
+            len: inner.len,
+            next_offset: inner.next_offset,
+            newest_ms: inner.newest_ms,
+        }
     }
 
     /// The open file; a closed segment is opened for the caller.
@@ -111,7 +140,8 @@ impl Segment {
         if let Some(file) = &self.inner.lock().file {
             return Ok(Arc::clone(file));
         }
-        disk.open(&self.path).map_err(|error| Error::io(&self.path, "open", error))
+        disk.open(&self.path)
+            .map_err(|error| Error::io(&self.path, "open", error))
     }
 
     /// Whether `bytes` more may be added for batches up to `last_offset`.
@@ -148,7 +178,9 @@ impl Segment {
     /// What a checkpoint of the segment's first bytes says: the extent, and the entries below it.
     pub(crate) fn index_file(&self, extent: &Extent) -> Option<Vec<u8>> {
         let inner = self.inner.lock();
-        let Index::Building(index) = &inner.index else { return None };
+        let Index::Building(index) = &inner.index else {
+            return None;
+        };
         let entries = index.entries();
         let end = entries.partition_point(|entry| u64::from(entry.position) < extent.len);
         let header = IndexHeader {
@@ -186,7 +218,10 @@ impl Segment {
     ) -> Result<Start> {
         let found = self.look_up_entry(disk, find)?;
         Ok(match found {
-            None => Start { position: 0, next_offset: self.base_offset },
+            None => Start {
+                position: 0,
+                next_offset: self.base_offset,
+            },
             Some(entry) => Start {
                 position: u64::from(entry.position),
                 next_offset: LogOffset(self.base_offset.0 + i64::from(entry.relative_offset)),
@@ -206,7 +241,9 @@ impl Segment {
             Index::OnDisk => {}
         }
         let read = disk::read_file(disk, &self.index_path(), offset_index::MAX_FILE_BYTES);
-        let entries = read.ok().and_then(|bytes| offset_index::decode(&bytes).ok());
+        let entries = read
+            .ok()
+            .and_then(|bytes| offset_index::decode(&bytes).ok());
         let entries: Arc<[IndexEntry]> = match entries {
             Some((_, entries)) => entries.into(),
             None => self.index_again(disk, inner.len)?.into(),
@@ -220,8 +257,14 @@ impl Segment {
     fn index_again(&self, disk: &dyn Disk, len: u64) -> Result<Vec<IndexEntry>> {
         tracing::warn!(segment = %self.path.display(), "index is damaged, reading the segment");
         let mut index = IndexBuilder::default();
-        let file = disk.open(&self.path).map_err(|error| Error::io(&self.path, "open", error))?;
-        let walk = Walk { range: 0..len, next_offset: self.base_offset, check: Check::Headers };
+        let file = disk
+            .open(&self.path)
+            .map_err(|error| Error::io(&self.path, "open", error))?;
+        let walk = Walk {
+            range: 0..len,
+            next_offset: self.base_offset,
+            check: Check::Headers,
+        };
         let walked = walk.run(&self.path, &*file, |header, position| {
             if let Some(entry) = entry_of(header, self.base_offset, position) {
                 index.note(entry, self.index_interval_bytes);
@@ -239,13 +282,19 @@ impl Segment {
     pub(crate) fn start_for(&self, disk: &dyn Disk, offset: LogOffset) -> Result<Start> {
         let relative = (offset.0 - self.base_offset.0).max(0);
         let relative = u32::try_from(relative).unwrap_or(u32::MAX);
-        self.look_up(disk, |entries| offset_index::before_offset(entries, relative))
+        self.look_up(disk, |entries| {
+            offset_index::before_offset(entries, relative)
+        })
     }
 
     /// The walk over a segment's batches from a place on.
     pub(crate) fn walk_from(&self, start: Start, check: Check) -> Walk {
         let range = start.position..self.extent().len;
-        Walk { range, next_offset: start.next_offset, check }
+        Walk {
+            range,
+            next_offset: start.next_offset,
+            check,
+        }
     }
 
     /// Whole batches from the one that contains `from`, up to `upto` (exclusive): at least one if
@@ -255,7 +304,9 @@ impl Segment {
         let mut at = self.start_for(disk, request.from)?;
         let file = self.file(disk)?;
         let slack = self.index_interval_bytes + MAX_HEADER_BYTES as u64;
-        let mut want = u64::try_from(request.max_bytes).unwrap_or(u64::MAX).saturating_add(slack);
+        let mut want = u64::try_from(request.max_bytes)
+            .unwrap_or(u64::MAX)
+            .saturating_add(slack);
         while at.position < extent.len {
             let size = usize::try_from(want.min(extent.len - at.position)).unwrap_or(usize::MAX);
             let mut buffer = vec![0; size];
@@ -267,11 +318,21 @@ impl Segment {
             match cut {
                 Cut::Batches { range, next_offset } => {
                     let batches = Bytes::from(buffer).slice(range);
-                    return Ok(ReadBatches { batches, next_offset });
+                    return Ok(ReadBatches {
+                        batches,
+                        next_offset,
+                    });
                 }
                 Cut::Nothing => break,
-                Cut::ReadOn { bytes, next_offset, batch_bytes } => {
-                    at = Start { position: at.position + bytes as u64, next_offset };
+                Cut::ReadOn {
+                    bytes,
+                    next_offset,
+                    batch_bytes,
+                } => {
+                    at = Start {
+                        position: at.position + bytes as u64,
+                        next_offset,
+                    };
                     if at.position + batch_bytes > extent.len {
                         let reason = "batch is longer than its segment";
                         return Err(Error::corrupt(&self.path, at.position, reason));
@@ -280,7 +341,10 @@ impl Segment {
                 }
             }
         }
-        Ok(ReadBatches { batches: Bytes::new(), next_offset: request.from })
+        Ok(ReadBatches {
+            batches: Bytes::new(),
+            next_offset: request.from,
+        })
     }
 
     /// The base offset of the first batch that is not older than `timestamp_ms`.
@@ -397,11 +461,20 @@ fn cut_batches(
             // Cut off by the end of the buffer, or, if nothing stands before it, damaged.
             return match start {
                 None if at == 0 || rest.len() >= MAX_HEADER_BYTES => Err((at, "no batch header")),
-                None => Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 }),
-                Some(begin) => Ok(Cut::Batches { range: begin..at, next_offset: expected }),
+                None => Ok(Cut::ReadOn {
+                    bytes: at,
+                    next_offset: expected,
+                    batch_bytes: 0,
+                }),
+                Some(begin) => Ok(Cut::Batches {
+                    range: begin..at,
+                    next_offset: expected,
+                }),
             };
         };
-        let next = header.next_offset().filter(|_| header.base_offset == expected);
+        let next = header
+            .next_offset()
+            .filter(|_| header.base_offset == expected);
         let whole = rest.get(..header.size_bytes);
         let wanted = next.is_none_or(|next| next > request.from);
         if wanted {
@@ -410,7 +483,8 @@ fn cut_batches(
                 (_, Some(batch)) if !header.crc_holds(batch) => Some("checksum does not hold"),
                 _ => None,
             };
-            let full = start.is_some_and(|begin| at + header.size_bytes - begin > request.max_bytes);
+            let full =
+                start.is_some_and(|begin| at + header.size_bytes - begin > request.max_bytes);
             let beyond = next.is_some_and(|next| next > request.upto);
             match (start, fault) {
                 // Batches before are whole; the next read meets the damage first.
@@ -420,7 +494,11 @@ fn cut_batches(
                 (Some(_), None) if whole.is_none() => break,
                 (None, None) if whole.is_none() => {
                     let batch_bytes = header.size_bytes as u64;
-                    return Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes });
+                    return Ok(Cut::ReadOn {
+                        bytes: at,
+                        next_offset: expected,
+                        batch_bytes,
+                    });
                 }
                 _ => {
                     start.get_or_insert(at);
@@ -431,15 +509,24 @@ fn cut_batches(
         expected = next.unwrap_or(expected);
         if at > buffer.len() {
             // A batch before the wanted one, longer than what was read.
-            return Ok(Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 });
+            return Ok(Cut::ReadOn {
+                bytes: at,
+                next_offset: expected,
+                batch_bytes: 0,
+            });
         }
     }
     Ok(match start {
-        Some(begin) => Cut::Batches { range: begin..at, next_offset: expected },
+        Some(begin) => Cut::Batches {
+            range: begin..at,
+            next_offset: expected,
+        },
         // The end of the buffer, but perhaps not of the segment.
-        None if at == buffer.len() => {
-            Cut::ReadOn { bytes: at, next_offset: expected, batch_bytes: 0 }
-        }
+        None if at == buffer.len() => Cut::ReadOn {
+            bytes: at,
+            next_offset: expected,
+            batch_bytes: 0,
+        },
         None => Cut::Nothing,
     })
 }

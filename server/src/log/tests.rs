@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use weir_protocol::record::log_batch;
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId, WriterId};
+use weir_protocol::record::log_batch;
 
 use super::batch::BatchHeader;
 use super::disk::memory::{Crash, MemoryDisk};
@@ -16,8 +16,11 @@ mod model;
 mod ranges;
 mod writers;
 
-pub(super) const BUCKET: TableBucket =
-    TableBucket { table: TableId(7), partition: Some(PartitionId(3)), bucket: BucketId(0) };
+pub(super) const BUCKET: TableBucket = TableBucket {
+    table: TableId(7),
+    partition: Some(PartitionId(3)),
+    bucket: BucketId(0),
+};
 
 pub(super) fn dir() -> PathBuf {
     PathBuf::from("/data/log/7-3-0")
@@ -36,7 +39,11 @@ pub(super) fn small() -> LogConfig {
 }
 
 pub(super) fn options(disk: &MemoryDisk, config: LogConfig) -> LogOptions {
-    LogOptions { disk: Arc::new(disk.process()), config, flusher: None }
+    LogOptions {
+        disk: Arc::new(disk.process()),
+        config,
+        flusher: None,
+    }
 }
 
 pub(super) fn open(disk: &MemoryDisk) -> Arc<Log> {
@@ -65,7 +72,12 @@ pub(super) fn stamp(batch: &mut [u8], base_offset: LogOffset, timestamp_ms: i64)
 }
 
 pub(super) fn plain(records: i32, body_bytes: usize) -> Vec<u8> {
-    batch(-1, -1, records, &vec![u8::try_from(records % 251).unwrap(); body_bytes])
+    batch(
+        -1,
+        -1,
+        records,
+        &vec![u8::try_from(records % 251).unwrap(); body_bytes],
+    )
 }
 
 pub(super) fn checked(bytes: Vec<u8>) -> Batches {
@@ -97,7 +109,11 @@ pub(super) fn read_all(log: &Log) -> Result<Vec<(i64, Vec<u8>)>> {
 }
 
 pub(super) fn offsets(log: &Log) -> Vec<i64> {
-    read_all(log).unwrap().into_iter().map(|(offset, _)| offset).collect()
+    read_all(log)
+        .unwrap()
+        .into_iter()
+        .map(|(offset, _)| offset)
+        .collect()
 }
 
 const APPEND: &[u8] = include_bytes!("../../tests/golden/log_arrow_none_v0_append.bin");
@@ -114,7 +130,10 @@ fn a_batch_is_stored_as_the_reference_stores_it() {
     append(&log, plain(100, 10));
     let batches = Batches::check(BUCKET, Bytes::from_static(APPEND), 1_000).unwrap();
     let appended = log.append(&batches, 1_700_000_000_000).unwrap();
-    assert_eq!((appended.base_offset, appended.last_offset), (LogOffset(100), LogOffset(102)));
+    assert_eq!(
+        (appended.base_offset, appended.last_offset),
+        (LogOffset(100), LogOffset(102))
+    );
     let read = log.read(LogOffset(101), 10, log.log_end()).unwrap();
     assert_eq!(read.batches, STORED);
     assert_eq!(read.next_offset, LogOffset(103));
@@ -125,7 +144,10 @@ fn an_empty_batch_takes_one_offset() {
     let log = open(&MemoryDisk::new());
     let empty = Batches::check(BUCKET, Bytes::from_static(EMPTY), 1_000);
     // Its writer is not known and does not begin at 0.
-    assert!(matches!(log.append(&empty.unwrap(), 5), Err(Error::OutOfOrderSequence { .. })));
+    assert!(matches!(
+        log.append(&empty.unwrap(), 5),
+        Err(Error::OutOfOrderSequence { .. })
+    ));
     let appended = append(&log, plain(0, 0));
     assert_eq!(appended.log_end, LogOffset(1));
     assert_eq!(append(&log, plain(2, 0)).base_offset, LogOffset(1));
@@ -141,7 +163,10 @@ fn the_magics_that_are_stored_are_0_and_1_of_the_newest_release() {
     check(STATISTICS).unwrap();
     assert_eq!(fault(MAGIC_2), BatchFault::Magic(2));
     let fault = fault(LAYOUT_091);
-    assert!(matches!(fault, BatchFault::Checksum | BatchFault::RecordCount { .. }), "{fault}");
+    assert!(
+        matches!(fault, BatchFault::Checksum | BatchFault::RecordCount { .. }),
+        "{fault}"
+    );
 }
 
 #[test]
@@ -151,10 +176,16 @@ fn headers_are_read_as_the_protocol_reads_them() {
         let ours = BatchHeader::parse(&bytes[..48]).unwrap();
         let theirs = log_batch::LogBatchHeader::parse(bytes).unwrap();
         assert_eq!(ours.base_offset, theirs.base_offset);
-        assert_eq!(ours.size_bytes, usize::try_from(theirs.length).unwrap() + 12);
+        assert_eq!(
+            ours.size_bytes,
+            usize::try_from(theirs.length).unwrap() + 12
+        );
         assert_eq!(ours.timestamp_ms, theirs.commit_timestamp_ms);
         assert_eq!((ours.crc, ours.schema_id), (theirs.crc, theirs.schema_id));
-        assert_eq!(ours.writer.map_or(-1, |writer| writer.0), theirs.writer_id.0);
+        assert_eq!(
+            ours.writer.map_or(-1, |writer| writer.0),
+            theirs.writer_id.0
+        );
         assert_eq!(ours.sequence, theirs.batch_sequence);
         assert_eq!(ours.record_count, theirs.record_count);
         assert_eq!(ours.next_offset(), Some(theirs.next_offset()));
@@ -179,14 +210,23 @@ fn a_broken_batch_is_refused_with_its_place_and_nothing_is_appended() {
     }
     let mut flipped = good.clone();
     flipped[60] ^= 1;
-    assert_eq!(refused([good.clone(), flipped].concat()), (1, BatchFault::Checksum));
-    assert!(matches!(refused(plain(2, 2_000)), (0, BatchFault::Length(2_048))));
+    assert_eq!(
+        refused([good.clone(), flipped].concat()),
+        (1, BatchFault::Checksum)
+    );
+    assert!(matches!(
+        refused(plain(2, 2_000)),
+        (0, BatchFault::Length(2_048))
+    ));
     let mut short = good.clone();
     short[8..12].copy_from_slice(&(-1_i32).to_le_bytes());
     assert_eq!(refused(short), (0, BatchFault::Length(-1)));
     let mut counts = good;
     counts[44..48].copy_from_slice(&5_i32.to_le_bytes());
-    let fault = BatchFault::RecordCount { records: 5, last_offset_delta: 1 };
+    let fault = BatchFault::RecordCount {
+        records: 5,
+        last_offset_delta: 1,
+    };
     assert_eq!(refused(counts), (0, fault));
 }
 
@@ -201,14 +241,23 @@ fn batches_are_read_whole_from_the_one_that_contains_the_offset() {
     let end = log.log_end();
     for from in 0..400 {
         let read = log.read(LogOffset(from), 1, end).unwrap();
-        assert_eq!(read.batches.len(), 200, "one batch at least, and no more than fits");
+        assert_eq!(
+            read.batches.len(),
+            200,
+            "one batch at least, and no more than fits"
+        );
         assert_eq!(read.next_offset, LogOffset(from / 10 * 10 + 10));
     }
     assert_eq!(log.read(LogOffset(5), 600, end).unwrap().batches.len(), 600);
     assert!(log.read(end, 600, end).unwrap().batches.is_empty());
     let held_back = log.read(LogOffset(0), 10_000, LogOffset(25)).unwrap();
     assert_eq!(held_back.next_offset, LogOffset(20));
-    assert!(log.read(LogOffset(20), 10_000, LogOffset(25)).unwrap().batches.is_empty());
+    assert!(
+        log.read(LogOffset(20), 10_000, LogOffset(25))
+            .unwrap()
+            .batches
+            .is_empty()
+    );
     for outside in [-1, 401] {
         let read = log.read(LogOffset(outside), 1, end);
         assert!(matches!(read, Err(Error::OutOfRange { .. })), "{read:?}");
@@ -218,7 +267,10 @@ fn batches_are_read_whole_from_the_one_that_contains_the_offset() {
 #[test]
 fn a_batch_larger_than_segment_and_chunk_is_read_and_recovered() {
     let disk = MemoryDisk::new();
-    let config = LogConfig { max_batch_bytes: 1 << 20, ..small() };
+    let config = LogConfig {
+        max_batch_bytes: 1 << 20,
+        ..small()
+    };
     let log = Log::open(&dir(), BUCKET, options(&disk, config.clone())).unwrap();
     let large = batch(-1, -1, 3, &vec![9; 600_000]);
     for _ in 0..3 {
@@ -230,7 +282,13 @@ fn a_batch_larger_than_segment_and_chunk_is_read_and_recovered() {
     disk.crash(Crash::ProcessOnly);
     let log = Log::open(&dir(), BUCKET, options(&disk, config)).unwrap();
     assert_eq!(offsets(&log), [0, 3, 4, 7, 8, 11]);
-    assert_eq!(log.read(LogOffset(9), 5, log.log_end()).unwrap().batches.len(), 600_048);
+    assert_eq!(
+        log.read(LogOffset(9), 5, log.log_end())
+            .unwrap()
+            .batches
+            .len(),
+        600_048
+    );
 }
 
 #[test]
@@ -244,7 +302,9 @@ fn commit_times_never_fall_and_find_their_offsets() {
     }
     let times = |log: &Log| {
         let all = read_all(log).unwrap();
-        all.iter().map(|(_, bytes)| BatchHeader::parse(bytes).unwrap().timestamp_ms).collect()
+        all.iter()
+            .map(|(_, bytes)| BatchHeader::parse(bytes).unwrap().timestamp_ms)
+            .collect()
     };
     let expected: Vec<i64> = times(&log);
     assert!(expected.is_sorted());
@@ -252,7 +312,11 @@ fn commit_times_never_fall_and_find_their_offsets() {
         for timestamp_ms in 990..1_500 {
             let wanted = expected.iter().position(|time| *time >= timestamp_ms);
             let wanted = wanted.map(|at| LogOffset(i64::try_from(at).unwrap()));
-            assert_eq!(log.offset_for_time(timestamp_ms).unwrap(), wanted, "{timestamp_ms}");
+            assert_eq!(
+                log.offset_for_time(timestamp_ms).unwrap(),
+                wanted,
+                "{timestamp_ms}"
+            );
         }
     };
     check(&log);
@@ -260,7 +324,10 @@ fn commit_times_never_fall_and_find_their_offsets() {
     let log = open(&disk);
     check(&log);
     assert_eq!(log.newest_ms(), Some(1_470));
-    assert_eq!(log.append(&checked(plain(1, 0)), 5).unwrap().base_offset, LogOffset(50));
+    assert_eq!(
+        log.append(&checked(plain(1, 0)), 5).unwrap().base_offset,
+        LogOffset(50)
+    );
     assert_eq!(times(&log).last(), Some(&1_470));
 }
 
@@ -268,12 +335,18 @@ fn commit_times_never_fall_and_find_their_offsets() {
 fn a_folder_of_a_newer_format_or_of_another_bucket_is_refused() {
     let disk = MemoryDisk::new();
     append(&open(&disk), plain(1, 1));
-    let other = TableBucket { bucket: BucketId(1), ..BUCKET };
+    let other = TableBucket {
+        bucket: BucketId(1),
+        ..BUCKET
+    };
     let refused = Log::open(&dir(), other, options(&disk, small())).unwrap_err();
     assert!(matches!(refused, Error::WrongBucket { .. }), "{refused}");
     disk.set_bytes(&dir().join("log.meta"), br#"{"version":2,"shape":"new"}"#);
     let refused = Log::open(&dir(), BUCKET, options(&disk, small())).unwrap_err();
-    assert!(matches!(refused, Error::NewerFormat { found: 2, .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::NewerFormat { found: 2, .. }),
+        "{refused}"
+    );
     disk.set_bytes(&dir().join("log.meta"), b"");
     let refused = Log::open(&dir(), BUCKET, options(&disk, small())).unwrap_err();
     assert!(matches!(refused, Error::Corrupt { .. }), "{refused}");
@@ -285,20 +358,34 @@ fn the_real_file_system_keeps_a_log_too() {
     let dir = folder.path().join("tablet-0/log/7-3-0");
     let disk: Arc<dyn Disk> = Arc::new(FileSystem);
     let flusher = Flusher::start(FlushPolicy::Always, 2).unwrap();
-    let options =
-        LogOptions { disk: Arc::clone(&disk), config: small(), flusher: Some(flusher.handle()) };
-    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let options = LogOptions {
+        disk: Arc::clone(&disk),
+        config: small(),
+        flusher: Some(flusher.handle()),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
     let log = Log::open(&dir, BUCKET, options.clone()).unwrap();
     for _ in 0..30 {
         let appended = append(&log, plain(10, 152));
-        runtime.block_on(log.wait_flushed(appended.log_end)).unwrap();
+        runtime
+            .block_on(log.wait_flushed(appended.log_end))
+            .unwrap();
     }
     assert_eq!(log.flushed_end(), LogOffset(300));
     log.close().unwrap();
-    assert!(matches!(log.append(&checked(plain(1, 1)), 1), Err(Error::Closed { .. })));
+    assert!(matches!(
+        log.append(&checked(plain(1, 1)), 1),
+        Err(Error::Closed { .. })
+    ));
     drop(log);
     let log = Log::open(&dir, BUCKET, options.clone()).unwrap();
-    assert_eq!(log.recovery_report(), RecoveryReport::default(), "a clean log reads nothing");
+    assert_eq!(
+        log.recovery_report(),
+        RecoveryReport::default(),
+        "a clean log reads nothing"
+    );
     assert_eq!(offsets(&log), (0..30).map(|n| n * 10).collect::<Vec<_>>());
     append(&log, plain(1, 1));
     log.delete().unwrap();
@@ -314,60 +401,8 @@ fn what_a_deletion_left_is_swept() {
     let disk = MemoryDisk::new();
     let log = open(&disk);
     append(&log, plain(1, 1));
-    disk.rename(&dir(), Path::new("/data/log/7-3-0.deleted")).unwrap();
+    disk.rename(&dir(), Path::new("/data/log/7-3-0.deleted"))
+        .unwrap();
     sweep_deleted(&disk, Path::new("/data/log")).unwrap();
     assert!(disk.list(Path::new("/data/log")).unwrap().is_empty());
-}
-
-#[test]
-#[ignore = "prints figures: cargo test -p weir-server --release -- --ignored --nocapture log::"]
-fn figures_of_appends() {
-    for (policy, body_bytes) in [
-        (FlushPolicy::Always, 4 << 10),
-        (FlushPolicy::Always, 64 << 10),
-        (FlushPolicy::default(), 64 << 10),
-        (FlushPolicy::default(), 1 << 20),
-    ] {
-        let folder = tempfile::tempdir().unwrap();
-        let flusher = Flusher::start(policy, 4).unwrap();
-        let options = LogOptions {
-            disk: Arc::new(FileSystem),
-            config: LogConfig::default(),
-            flusher: Some(flusher.handle()),
-        };
-        let logs: Vec<Arc<Log>> = (0..4)
-            .map(|bucket| {
-                let bucket = TableBucket { bucket: BucketId(bucket), ..BUCKET };
-                let dir = folder.path().join(bucket.bucket.to_string());
-                Log::open(&dir, bucket, options.clone()).unwrap()
-            })
-            .collect();
-        let bytes = Bytes::from(plain(100, body_bytes));
-        let total: usize = 256 << 20;
-        let each = (total / bytes.len() / 16).min(400);
-        let start = std::time::Instant::now();
-        std::thread::scope(|scope| {
-            for client in 0..16_usize {
-                let (log, bytes) = (&logs[client % 4], bytes.clone());
-                scope.spawn(move || {
-                    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
-                    for _ in 0..each {
-                        let batches = Batches::check(log.bucket(), bytes.clone(), 4 << 20).unwrap();
-                        let appended = log.append(&batches, 1).unwrap();
-                        if policy == FlushPolicy::Always {
-                            runtime.block_on(log.wait_flushed(appended.log_end)).unwrap();
-                        }
-                    }
-                });
-            }
-        });
-        let seconds = start.elapsed().as_secs_f64();
-        let count = u32::try_from(each * 16).unwrap();
-        let mebibytes = f64::from(count) * f64::from(u32::try_from(bytes.len()).unwrap()) / 1_048_576.0;
-        println!(
-            "{policy:?}, {body_bytes} bytes: {:.0} appends/s, {:.0} MiB/s",
-            f64::from(count) / seconds,
-            mebibytes / seconds
-        );
-    }
 }

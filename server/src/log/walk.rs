@@ -54,14 +54,27 @@ impl Walk {
         file: &dyn DiskFile,
         mut visit: impl FnMut(&BatchHeader, u64) -> Step,
     ) -> Result<Walked> {
-        let mut window = Window { file, end: self.range.end, start: 0, bytes: Vec::new() };
-        let mut walked =
-            Walked { position: self.range.start, next_offset: self.next_offset, stopped: None };
+        let mut window = Window {
+            file,
+            end: self.range.end,
+            start: 0,
+            bytes: Vec::new(),
+        };
+        let mut walked = Walked {
+            position: self.range.start,
+            next_offset: self.next_offset,
+            stopped: None,
+        };
         while walked.position < self.range.end {
             let seen = self.batch_at(&mut window, &walked);
             let header = match seen.map_err(|error| Error::io(path, "read", error))? {
                 Ok(header) => header,
-                Err(reason) => return Ok(Walked { stopped: Some(reason), ..walked }),
+                Err(reason) => {
+                    return Ok(Walked {
+                        stopped: Some(reason),
+                        ..walked
+                    });
+                }
             };
             if visit(&header, walked.position) == Step::Stop {
                 return Ok(walked);
@@ -80,7 +93,9 @@ impl Walk {
     ) -> io::Result<Result<BatchHeader, &'static str>> {
         let left = self.range.end - walked.position;
         let head = window.get(walked.position, left.min(MAX_HEADER_BYTES as u64))?;
-        let Ok(header) = BatchHeader::parse(head) else { return Ok(Err("no batch header")) };
+        let Ok(header) = BatchHeader::parse(head) else {
+            return Ok(Err("no batch header"));
+        };
         if header.size_bytes as u64 > left {
             return Ok(Err("batch is cut off"));
         }
@@ -112,12 +127,15 @@ impl Window<'_> {
         if position < held.start || position + len > held.end {
             let want = len.max(CHUNK_BYTES.min(self.end - position));
             self.bytes.clear();
-            self.bytes.resize(usize::try_from(want).map_err(io::Error::other)?, 0);
+            self.bytes
+                .resize(usize::try_from(want).map_err(io::Error::other)?, 0);
             self.file.read_at(&mut self.bytes, position)?;
             self.start = position;
         }
         let from = usize::try_from(position - self.start).map_err(io::Error::other)?;
         let to = from + usize::try_from(len).map_err(io::Error::other)?;
-        self.bytes.get(from..to).ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
+        self.bytes
+            .get(from..to)
+            .ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 }

@@ -48,14 +48,22 @@ pub(crate) struct WriterEntry {
 
 impl WriterEntry {
     pub(crate) fn verdict(&self, sequence: i32) -> Result<Verdict, Expected> {
-        if let Some(stored) = self.batches.iter().find(|stored| stored.sequence == sequence) {
+        if let Some(stored) = self
+            .batches
+            .iter()
+            .find(|stored| stored.sequence == sequence)
+        {
             return Ok(Verdict::Duplicate(*stored));
         }
         let expected = match self.batches.last() {
             Some(last) => next_sequence(last.sequence),
             None => 0,
         };
-        if sequence == expected { Ok(Verdict::Append) } else { Err(Expected(expected)) }
+        if sequence == expected {
+            Ok(Verdict::Append)
+        } else {
+            Err(Expected(expected))
+        }
     }
 
     pub(crate) fn push(&mut self, batch: StoredBatch) {
@@ -66,7 +74,9 @@ impl WriterEntry {
     }
 
     fn newest_ms(&self) -> i64 {
-        self.batches.last().map_or(i64::MIN, |batch| batch.timestamp_ms)
+        self.batches
+            .last()
+            .map_or(i64::MIN, |batch| batch.timestamp_ms)
     }
 }
 
@@ -84,7 +94,11 @@ pub(crate) struct WriterStates {
 
 impl WriterStates {
     pub(crate) fn new(expiry_ms: i64, max_writers: usize) -> Self {
-        Self { entries: HashMap::new(), expiry_ms, max_writers: max_writers.max(1) }
+        Self {
+            entries: HashMap::new(),
+            expiry_ms,
+            max_writers: max_writers.max(1),
+        }
     }
 
     /// A copy of what is remembered of a writer; empty if nothing, or if it was idle for too long.
@@ -106,7 +120,9 @@ impl WriterStates {
 
     /// Takes up a batch that is in the log, without judging its sequence.
     pub(crate) fn replay(&mut self, header: &BatchHeader) {
-        let (Some(writer), Some(next)) = (header.writer, header.next_offset()) else { return };
+        let (Some(writer), Some(next)) = (header.writer, header.next_offset()) else {
+            return;
+        };
         let stored = StoredBatch {
             sequence: header.sequence,
             base_offset: header.base_offset,
@@ -126,13 +142,17 @@ impl WriterStates {
     /// Forgets writers that were idle for longer than the expiry.
     pub(crate) fn expire(&mut self, now_ms: i64) {
         let expiry_ms = self.expiry_ms;
-        self.entries.retain(|_, entry| now_ms.saturating_sub(entry.newest_ms()) <= expiry_ms);
+        self.entries
+            .retain(|_, entry| now_ms.saturating_sub(entry.newest_ms()) <= expiry_ms);
     }
 
     /// Makes room for a sixteenth of the limit at once, so that a full map isn't sorted each time.
     fn forget_longest_idle(&mut self) {
-        let mut by_age: Vec<(i64, WriterId)> =
-            self.entries.iter().map(|(writer, entry)| (entry.newest_ms(), *writer)).collect();
+        let mut by_age: Vec<(i64, WriterId)> = self
+            .entries
+            .iter()
+            .map(|(writer, entry)| (entry.newest_ms(), *writer))
+            .collect();
         by_age.sort_unstable();
         let keep = self.max_writers - self.max_writers / 16;
         let surplus = by_age.len().saturating_sub(keep);
@@ -195,7 +215,11 @@ impl WriterStates {
             }
             writers.entries.insert(writer, entry);
         }
-        reader.0.is_empty().then_some(Snapshot { offset, newest_ms, writers })
+        reader.0.is_empty().then_some(Snapshot {
+            offset,
+            newest_ms,
+            writers,
+        })
     }
 
     /// The most bytes a snapshot can have.

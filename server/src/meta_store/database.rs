@@ -37,7 +37,9 @@ pub(super) struct Database {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("path", &self.path).finish_non_exhaustive()
+        f.debug_struct("Database")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
     }
 }
 
@@ -48,7 +50,11 @@ impl Database {
     /// Opens or makes the database in a folder of its own.
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
         let io = |action| {
-            move |source| Error::Io { path: path.to_owned(), action, source }
+            move |source| Error::Io {
+                path: path.to_owned(),
+                action,
+                source,
+            }
         };
         disk::create_dirs(&FileSystem, path).map_err(io("create"))?;
         let lock = lock(path)?;
@@ -60,9 +66,10 @@ impl Database {
         let db = DB::open_cf_descriptors(&options, path, families).map_err(|source| {
             let path = path.to_owned();
             match source.kind() {
-                rocksdb::ErrorKind::Corruption => {
-                    Error::Corrupt { path, reason: source.into_string() }
-                }
+                rocksdb::ErrorKind::Corruption => Error::Corrupt {
+                    path,
+                    reason: source.into_string(),
+                },
                 _ => Error::Open { path, source },
             }
         })?;
@@ -72,24 +79,38 @@ impl Database {
                 .and_then(|()| FileSystem.sync_dir(path))
                 .map_err(io("write the version"))?;
         }
-        let database = Self { db, path: path.to_owned(), _lock: lock };
+        let database = Self {
+            db,
+            path: path.to_owned(),
+            _lock: lock,
+        };
         database.check_revisions()?;
         Ok(database)
     }
 
     /// Whatever the write-ahead log lost at its torn tail, counter and changes were lost together.
     fn check_revisions(&self) -> Result<(), Error> {
-        let corrupt =
-            |reason: String| Error::Corrupt { path: self.path.clone(), reason };
-        let last = self.last_revision().map_err(|error| corrupt(error.to_string()))?;
-        let log = self.family(LOG).map_err(|error| corrupt(error.to_string()))?;
+        let corrupt = |reason: String| Error::Corrupt {
+            path: self.path.clone(),
+            reason,
+        };
+        let last = self
+            .last_revision()
+            .map_err(|error| corrupt(error.to_string()))?;
+        let log = self
+            .family(LOG)
+            .map_err(|error| corrupt(error.to_string()))?;
         let newest = self.db.iterator_cf(log, IteratorMode::End).next();
-        let newest = newest.transpose().map_err(|error| corrupt(error.to_string()))?;
+        let newest = newest
+            .transpose()
+            .map_err(|error| corrupt(error.to_string()))?;
         let newest = newest.and_then(|(key, _)| key.as_ref().try_into().ok());
         let newest = newest.map_or(0, u64::from_be_bytes);
         if newest > last.id() {
             let last = last.id();
-            return Err(corrupt(format!("revision {newest} was written after the last, {last}")));
+            return Err(corrupt(format!(
+                "revision {newest} was written after the last, {last}"
+            )));
         }
         Ok(())
     }
@@ -111,20 +132,34 @@ impl Database {
     }
 
     fn number(&self, name: &[u8]) -> Result<u64, StoreError> {
-        number(name, self.db.get_cf(self.family(STATE)?, name).map_err(read_error)?.as_deref())
+        number(
+            name,
+            self.db
+                .get_cf(self.family(STATE)?, name)
+                .map_err(read_error)?
+                .as_deref(),
+        )
     }
 
     /// The entry of a key in its stored form.
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Entry>, StoreError> {
-        let found = self.db.get_pinned_cf(self.family(KV)?, key).map_err(read_error)?;
+        let found = self
+            .db
+            .get_pinned_cf(self.family(KV)?, key)
+            .map_err(read_error)?;
         found.map(|bytes| Entry::decode(key, &bytes)).transpose()
     }
 
     /// A view that no later write changes, and the revision it stands at.
     pub(super) fn snapshot(&self) -> Result<(Revision, Snapshot<'_>), StoreError> {
         let snapshot = self.db.snapshot();
-        let last = snapshot.get_cf(self.family(STATE)?, LAST_REVISION).map_err(read_error)?;
-        Ok((Revision::new(number(LAST_REVISION, last.as_deref())?), snapshot))
+        let last = snapshot
+            .get_cf(self.family(STATE)?, LAST_REVISION)
+            .map_err(read_error)?;
+        Ok((
+            Revision::new(number(LAST_REVISION, last.as_deref())?),
+            snapshot,
+        ))
     }
 
     /// The names directly below a key, sorted.
@@ -150,7 +185,10 @@ impl Database {
         let after = page.after.as_ref().map(entry::encode_key);
         let mut take = |stored: &[u8], value: &[u8]| {
             // The prefix's own range begins with the prefix, but so do names that continue it.
-            found.push((entry::decode_key(stored)?, Entry::decode(stored, value)?.versioned));
+            found.push((
+                entry::decode_key(stored)?,
+                Entry::decode(stored, value)?.versioned,
+            ));
             Ok(found.len() < page.limit)
         };
         let root = entry::encode_key(prefix);
@@ -179,10 +217,15 @@ impl Database {
     pub(super) fn keys_below(&self, root: &Key) -> Result<Vec<Vec<u8>>, StoreError> {
         let mut keys = Vec::new();
         for depth in root.depth() + 1..=MAX_KEY_DEPTH {
-            self.visit(None, &entry::below_prefix(root, depth), None, |stored, _| {
-                keys.push(stored.to_vec());
-                Ok(true)
-            })?;
+            self.visit(
+                None,
+                &entry::below_prefix(root, depth),
+                None,
+                |stored, _| {
+                    keys.push(stored.to_vec());
+                    Ok(true)
+                },
+            )?;
         }
         Ok(keys)
     }
@@ -222,7 +265,9 @@ impl Database {
         let mut found = Vec::new();
         for entry in self.db.iterator_cf(state, mode) {
             let (name, _) = entry.map_err(read_error)?;
-            let Some(rest) = name.strip_prefix(SESSIONS) else { break };
+            let Some(rest) = name.strip_prefix(SESSIONS) else {
+                break;
+            };
             let (session, key) = rest.split_first_chunk::<8>().ok_or(StoreError::Corrupt {
                 reason: "the key of a session is cut off".to_owned(),
             })?;
@@ -264,14 +309,16 @@ impl Batch<'_> {
     /// Replaces an entry, or deletes it, keeping the keys of sessions in step.
     pub(super) fn set(&mut self, key: &[u8], old: Option<&Entry>, new: Option<&Entry>) {
         if let Some(session) = old.and_then(|entry| entry.session) {
-            self.writes.delete_cf(self.state, session_name(session.0, key));
+            self.writes
+                .delete_cf(self.state, session_name(session.0, key));
         }
         match new {
             None => self.writes.delete_cf(self.kv, key),
             Some(entry) => {
                 self.writes.put_cf(self.kv, key, entry.encode());
                 if let Some(session) = entry.session {
-                    self.writes.put_cf(self.state, session_name(session.0, key), b"");
+                    self.writes
+                        .put_cf(self.state, session_name(session.0, key), b"");
                 }
             }
         }
@@ -279,18 +326,21 @@ impl Batch<'_> {
 
     /// Notes which keys a transaction changed.
     pub(super) fn note<'k>(&mut self, at: Revision, keys: impl Iterator<Item = &'k [u8]>) {
-        self.writes.put_cf(self.log, at.id().to_be_bytes(), entry::encode_changes(keys));
+        self.writes
+            .put_cf(self.log, at.id().to_be_bytes(), entry::encode_changes(keys));
         if let Some(old) = at.id().checked_sub(KEPT_CHANGES) {
             self.writes.delete_cf(self.log, old.to_be_bytes());
         }
     }
 
     pub(super) fn set_last_revision(&mut self, at: Revision) {
-        self.writes.put_cf(self.state, LAST_REVISION, at.id().to_be_bytes());
+        self.writes
+            .put_cf(self.state, LAST_REVISION, at.id().to_be_bytes());
     }
 
     pub(super) fn set_incarnation(&mut self, incarnation: u64) {
-        self.writes.put_cf(self.state, INCARNATION, incarnation.to_be_bytes());
+        self.writes
+            .put_cf(self.state, INCARNATION, incarnation.to_be_bytes());
     }
 }
 
@@ -308,14 +358,22 @@ fn number(name: &[u8], value: Option<&[u8]>) -> Result<u64, StoreError> {
 
 fn read_error(error: rocksdb::Error) -> StoreError {
     match error.kind() {
-        rocksdb::ErrorKind::Corruption => StoreError::Corrupt { reason: error.into_string() },
-        _ => StoreError::Unavailable { reason: error.into_string() },
+        rocksdb::ErrorKind::Corruption => StoreError::Corrupt {
+            reason: error.into_string(),
+        },
+        _ => StoreError::Unavailable {
+            reason: error.into_string(),
+        },
     }
 }
 
 /// Keeps a second process out; the system lets go when the process ends, however it does.
 fn lock(path: &Path) -> Result<File, Error> {
-    let io = |action, source| Error::Io { path: path.join(LOCK_FILE), action, source };
+    let io = |action, source| Error::Io {
+        path: path.join(LOCK_FILE),
+        action,
+        source,
+    };
     let file = fs::OpenOptions::new()
         .write(true)
         .create(true)
@@ -324,9 +382,9 @@ fn lock(path: &Path) -> Result<File, Error> {
         .map_err(|source| io("open", source))?;
     match file.try_lock() {
         Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => {
-            Err(Error::HeldByAnotherProcess { path: path.to_owned() })
-        }
+        Err(TryLockError::WouldBlock) => Err(Error::HeldByAnotherProcess {
+            path: path.to_owned(),
+        }),
         Err(TryLockError::Error(source)) => Err(io("lock", source)),
     }
 }
@@ -337,16 +395,27 @@ fn check_version(path: &Path) -> Result<bool, Error> {
     let text = match fs::read_to_string(&file) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(true),
-        Err(source) => return Err(Error::Io { path: file, action: "read", source }),
+        Err(source) => {
+            return Err(Error::Io {
+                path: file,
+                action: "read",
+                source,
+            });
+        }
     };
     match text.trim().parse::<u32>() {
-        Ok(found) if found > VERSION => {
-            Err(Error::NewerFormat { path: path.to_owned(), found, supported: VERSION })
-        }
+        Ok(found) if found > VERSION => Err(Error::NewerFormat {
+            path: path.to_owned(),
+            found,
+            supported: VERSION,
+        }),
         Ok(_) => Ok(false),
         Err(_) => {
             let reason = format!("`{}` is no format version", text.trim());
-            Err(Error::Corrupt { path: path.to_owned(), reason })
+            Err(Error::Corrupt {
+                path: path.to_owned(),
+                reason,
+            })
         }
     }
 }

@@ -40,7 +40,9 @@ fn depth_byte(depth: usize) -> u8 {
 
 /// Reads a stored key back.
 pub(super) fn decode_key(bytes: &[u8]) -> Result<Key, StoreError> {
-    let corrupt = || StoreError::Corrupt { reason: format!("{bytes:?} is no stored key") };
+    let corrupt = || StoreError::Corrupt {
+        reason: format!("{bytes:?} is no stored key"),
+    };
     let (depth, path) = bytes.split_first().ok_or_else(corrupt)?;
     let path = std::str::from_utf8(path).map_err(|_| corrupt())?;
     let key = Key::from_stored(path).map_err(|_| corrupt())?;

@@ -52,11 +52,15 @@ async fn the_laws_hold_across_a_restart_and_a_kill() {
     let store = open(&path);
     let before = conformance::before_reopen(&store).await.unwrap();
     drop(store);
-    conformance::after_reopen(&open(&path), before).await.unwrap();
+    conformance::after_reopen(&open(&path), before)
+        .await
+        .unwrap();
     let store = open(&path);
     let before = conformance::before_reopen(&store).await.unwrap();
     let copy = killed(&path, &folder.path().join("copy"));
-    conformance::after_reopen(&open(&copy), before).await.unwrap();
+    conformance::after_reopen(&open(&copy), before)
+        .await
+        .unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,16 +75,23 @@ async fn a_torn_tail_loses_only_the_last_transactions_and_each_as_a_whole() {
         revisions.push(store.commit(txn).await.unwrap());
     }
     let copy = killed(&path, &folder.path().join("copy"));
-    let wal = fs::read_dir(&copy).unwrap().map(|file| file.unwrap().path());
+    let wal = fs::read_dir(&copy)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let wal = wal.filter(|path| path.extension().is_some_and(|found| found == "log"));
-    let wal = wal.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    let wal = wal
+        .max_by_key(|path| fs::metadata(path).unwrap().len())
+        .unwrap();
     let name = wal.file_name().unwrap().to_owned();
     let bytes = fs::read(&wal).unwrap();
     for (round, cut) in (1..bytes.len().min(1_500)).step_by(97).enumerate() {
         let torn = killed(&copy, &folder.path().join(format!("torn-{round}")));
         fs::write(torn.join(&name), &bytes[..bytes.len() - cut]).unwrap();
         let store = open(&torn);
-        let entries = store.get_many(&[producer("a"), producer("b")]).await.unwrap();
+        let entries = store
+            .get_many(&[producer("a"), producer("b")])
+            .await
+            .unwrap();
         let values: Vec<_> = entries.iter().flatten().map(|entry| &entry.value).collect();
         assert!(matches!(values.as_slice(), [] | [_, _]) && values.first() == values.last());
         let last = entries[0].as_ref().map(|entry| entry.modified);
@@ -99,9 +110,13 @@ async fn damage_before_the_tail_is_refused() {
     }
     let copy = killed(&path, &folder.path().join("copy"));
     drop(store);
-    let wal = fs::read_dir(&copy).unwrap().map(|file| file.unwrap().path());
+    let wal = fs::read_dir(&copy)
+        .unwrap()
+        .map(|file| file.unwrap().path());
     let wal = wal.filter(|path| path.extension().is_some_and(|found| found == "log"));
-    let wal = wal.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+    let wal = wal
+        .max_by_key(|path| fs::metadata(path).unwrap().len())
+        .unwrap();
     let mut bytes = fs::read(&wal).unwrap();
     bytes[5_000] ^= 1;
     fs::write(&wal, bytes).unwrap();
@@ -114,8 +129,14 @@ async fn a_store_that_is_open_is_held() {
     let (_folder, path) = folder();
     let store = open(&path);
     let second = RocksMetadataStore::open(&path).unwrap_err();
-    assert!(matches!(second, Error::HeldByAnotherProcess { .. }), "{second}");
-    assert!(second.to_string().ends_with("held by another process"), "{second}");
+    assert!(
+        matches!(second, Error::HeldByAnotherProcess { .. }),
+        "{second}"
+    );
+    assert!(
+        second.to_string().ends_with("held by another process"),
+        "{second}"
+    );
     put(&store, "a", "still works".to_owned()).await;
     drop(store);
     open(&path);
@@ -127,7 +148,17 @@ fn a_newer_format_and_a_folder_that_is_not_ours_are_refused() {
     drop(open(&path));
     fs::write(path.join("format"), "2\n").unwrap();
     let refused = RocksMetadataStore::open(&path).unwrap_err();
-    assert!(matches!(refused, Error::NewerFormat { found: 2, supported: 1, .. }), "{refused}");
+    assert!(
+        matches!(
+            refused,
+            Error::NewerFormat {
+                found: 2,
+                supported: 1,
+                ..
+            }
+        ),
+        "{refused}"
+    );
     fs::write(path.join("format"), "").unwrap();
     let refused = RocksMetadataStore::open(&path).unwrap_err();
     assert!(matches!(refused, Error::Corrupt { .. }), "{refused}");
@@ -135,7 +166,10 @@ fn a_newer_format_and_a_folder_that_is_not_ours_are_refused() {
     drop(open(&path));
     fs::remove_file(path.join("CURRENT")).unwrap();
     let refused = RocksMetadataStore::open(&path).unwrap_err();
-    assert!(matches!(refused, Error::Corrupt { .. } | Error::Open { .. }), "{refused}");
+    assert!(
+        matches!(refused, Error::Corrupt { .. } | Error::Open { .. }),
+        "{refused}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -177,13 +211,19 @@ async fn a_tree_made_and_deleted_in_one_group_leaves_nothing() {
     for round in 0..20 {
         let table = TablePath::new("db", format!("t{round}"));
         let (root, tree) = (Key::table(&table).unwrap(), Key::database("db").unwrap());
-        let creation = Txn::new(None)
-            .put(root.clone(), "t", Expect::Any)
-            .put(Key::partition(&table, "p").unwrap(), "p", Expect::Any);
+        let creation = Txn::new(None).put(root.clone(), "t", Expect::Any).put(
+            Key::partition(&table, "p").unwrap(),
+            "p",
+            Expect::Any,
+        );
         let delete = Txn::new(None).delete_tree(tree.clone(), Expect::Any);
         let (made, gone) = tokio::join!(store.commit(creation), store.commit(delete));
         let left = store.scan(&tree, Page::first(10)).await.unwrap();
-        let expected = if made.unwrap().id() < gone.unwrap().id() { 0 } else { 2 };
+        let expected = if made.unwrap().id() < gone.unwrap().id() {
+            0
+        } else {
+            2
+        };
         assert_eq!(left.len(), expected);
     }
 }
@@ -196,51 +236,21 @@ async fn a_closed_store_refuses_and_lets_its_sessions_go() {
     let txn = Txn::new(None).put_ephemeral(producer("e"), "x", Expect::Any, session.id());
     store.commit(txn).await.unwrap();
     let mut watch = store.watch(&producer("e"));
-    assert!(matches!(watch.next().await, Some(WatchEvent::Snapshot { .. })));
+    assert!(matches!(
+        watch.next().await,
+        Some(WatchEvent::Snapshot { .. })
+    ));
     store.close();
     session.lost().await;
-    let late = store.commit(Txn::new(None).put(producer("a"), "x", Expect::Any)).await;
-    assert!(matches!(late, Err(StoreError::Unavailable { .. })), "{late:?}");
+    let late = store
+        .commit(Txn::new(None).put(producer("a"), "x", Expect::Any))
+        .await;
+    assert!(
+        matches!(late, Err(StoreError::Unavailable { .. })),
+        "{late:?}"
+    );
     drop(store);
     // The watch is still there, and does not hold the folder.
     let store = open(&path);
     assert!(store.get(&producer("e")).await.unwrap().is_none());
-}
-
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "prints figures: cargo test -p weir-server --release -- --ignored --nocapture meta_store"]
-async fn figures_of_opening_and_of_commits() {
-    let (_folder, path) = folder();
-    let store = open(&path);
-    for chunk in 0..100 {
-        let mut txn = Txn::new(None);
-        for n in 0..1_000 {
-            txn = txn.put(producer(&format!("p-{chunk}-{n}")), "x".repeat(100), Expect::Any);
-        }
-        store.commit(txn).await.unwrap();
-    }
-    drop(store);
-    let start = std::time::Instant::now();
-    let store = open(&path);
-    println!("open with 100,000 keys: {:?}", start.elapsed());
-    let start = std::time::Instant::now();
-    let mut clients = tokio::task::JoinSet::new();
-    for client in 0..16 {
-        let store = store.clone();
-        clients.spawn(async move {
-            let mut slowest = Duration::ZERO;
-            for n in 0..200 {
-                let start = std::time::Instant::now();
-                put(&store, &format!("c-{client}-{}", n % 7), "x".repeat(200)).await;
-                slowest = slowest.max(start.elapsed());
-            }
-            slowest
-        });
-    }
-    let mut slowest = Duration::ZERO;
-    while let Some(client) = clients.join_next().await {
-        slowest = slowest.max(client.unwrap());
-    }
-    let seconds = start.elapsed().as_secs_f64();
-    println!("16 clients: {:.0} commits/s, slowest {slowest:?}", 3_200.0 / seconds);
 }

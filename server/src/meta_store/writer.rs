@@ -20,10 +20,22 @@ const MAX_GROUP: usize = 256;
 /// What the writer is asked for; the sender is dropped unanswered if the outcome is unknown.
 #[derive(Debug)]
 pub(super) enum Request {
-    Commit { txn: Txn, reply: oneshot::Sender<Result<Revision>> },
-    TakeIds { counter: Key, count: u32, reply: oneshot::Sender<Result<Range<u64>>> },
-    OpenSession { reply: oneshot::Sender<Result<Session>> },
-    CloseSession { session: SessionId, reply: oneshot::Sender<Result<()>> },
+    Commit {
+        txn: Txn,
+        reply: oneshot::Sender<Result<Revision>>,
+    },
+    TakeIds {
+        counter: Key,
+        count: u32,
+        reply: oneshot::Sender<Result<Range<u64>>>,
+    },
+    OpenSession {
+        reply: oneshot::Sender<Result<Session>>,
+    },
+    CloseSession {
+        session: SessionId,
+        reply: oneshot::Sender<Result<()>>,
+    },
 }
 
 /// The writer's own state.
@@ -79,13 +91,22 @@ impl Writer {
         batch.note(at, orphans.iter().map(|(_, key)| key.as_slice()));
         batch.set_last_revision(at);
         batch.set_incarnation(incarnation);
-        database.write(batch).map_err(|error| StoreError::Unavailable {
-            reason: error.into_string(),
-        })?;
+        database
+            .write(batch)
+            .map_err(|error| StoreError::Unavailable {
+                reason: error.into_string(),
+            })?;
         let next_session = (incarnation << 32) + 1;
         let last_revision = at.id();
         let sessions = HashMap::new();
-        Ok(Self { database, hub, sessions, last_revision, next_session, failed })
+        Ok(Self {
+            database,
+            hub,
+            sessions,
+            last_revision,
+            next_session,
+            failed,
+        })
     }
 
     /// Runs until the queue is closed or a write fails.
@@ -175,11 +196,17 @@ impl Group<'_> {
     fn take(&mut self, request: Request, ended: &[SessionId]) {
         let answer = match request {
             Request::Commit { txn, reply } => Answer::Commit(reply, self.commit(txn)),
-            Request::TakeIds { counter, count, reply } => {
-                Answer::Ids(reply, self.take_ids(counter, count))
-            }
+            Request::TakeIds {
+                counter,
+                count,
+                reply,
+            } => Answer::Ids(reply, self.take_ids(counter, count)),
             Request::CloseSession { session, reply } => {
-                let closed = if ended.contains(&session) { self.close(session) } else { Ok(()) };
+                let closed = if ended.contains(&session) {
+                    self.close(session)
+                } else {
+                    Ok(())
+                };
                 Answer::Closed(reply, closed)
             }
             // Answered before the group began.
@@ -200,7 +227,10 @@ impl Group<'_> {
             return Err(StoreError::Fenced);
         }
         for (index, op) in txn.ops.iter().enumerate() {
-            if let Op::Put { session: Some(session), .. } = op
+            if let Op::Put {
+                session: Some(session),
+                ..
+            } = op
                 && !self.sessions.contains_key(session)
             {
                 return Err(StoreError::SessionLost);
@@ -225,7 +255,12 @@ impl Group<'_> {
         for op in ops {
             match op {
                 Op::Check { .. } => {}
-                Op::Put { key, value, session, .. } => {
+                Op::Put {
+                    key,
+                    value,
+                    session,
+                    ..
+                } => {
                     writes.push((entry::encode_key(&key), key, Some((value, session))));
                 }
                 Op::Delete { key, .. } => writes.push((entry::encode_key(&key), key, None)),
@@ -242,7 +277,9 @@ impl Group<'_> {
         }
         let mut changes = Vec::with_capacity(writes.len());
         for (stored, key, value) in writes {
-            let Some(slot) = self.overlay.get_mut(&stored) else { continue };
+            let Some(slot) = self.overlay.get_mut(&stored) else {
+                continue;
+            };
             if value.is_none() && slot.current.is_none() {
                 continue;
             }
@@ -250,11 +287,17 @@ impl Group<'_> {
                 versioned: Versioned {
                     value,
                     modified: at,
-                    created: slot.current.as_ref().map_or(at, |entry| entry.versioned.created),
+                    created: slot
+                        .current
+                        .as_ref()
+                        .map_or(at, |entry| entry.versioned.created),
                 },
                 session,
             });
-            changes.push(Change { key, entry: entry.as_ref().map(|entry| entry.versioned.clone()) });
+            changes.push(Change {
+                key,
+                entry: entry.as_ref().map(|entry| entry.versioned.clone()),
+            });
             slot.current = entry;
         }
         self.last_revision = at.id();
@@ -266,32 +309,52 @@ impl Group<'_> {
         let start = match self.find(&counter)? {
             None => 0,
             Some(entry) => {
-                let bytes = entry.value.as_ref().try_into().map_err(|_| StoreError::Corrupt {
-                    reason: format!("the counter {counter} holds no number of 8 bytes"),
-                })?;
+                let bytes = entry
+                    .value
+                    .as_ref()
+                    .try_into()
+                    .map_err(|_| StoreError::Corrupt {
+                        reason: format!("the counter {counter} holds no number of 8 bytes"),
+                    })?;
                 u64::from_be_bytes(bytes)
             }
         };
-        let end = start.checked_add(u64::from(count)).ok_or_else(|| StoreError::Corrupt {
-            reason: format!("the counter {counter} is used up at {start}"),
-        })?;
+        let end = start
+            .checked_add(u64::from(count))
+            .ok_or_else(|| StoreError::Corrupt {
+                reason: format!("the counter {counter} is used up at {start}"),
+            })?;
         let value = Bytes::copy_from_slice(&end.to_be_bytes());
-        self.apply(vec![Op::Put { key: counter, value, expect: Expect::Any, session: None }])?;
+        self.apply(vec![Op::Put {
+            key: counter,
+            value,
+            expect: Expect::Any,
+            session: None,
+        }])?;
         Ok(start..end)
     }
 
     fn close(&mut self, session: SessionId) -> Result<()> {
         let stored = self.database.session_keys()?.into_iter();
-        let mut keys: Vec<Vec<u8>> =
-            stored.filter(|(owner, _)| *owner == session.0).map(|(_, key)| key).collect();
+        let mut keys: Vec<Vec<u8>> = stored
+            .filter(|(owner, _)| *owner == session.0)
+            .map(|(_, key)| key)
+            .collect();
         keys.extend(self.overlay.keys().cloned());
         keys.sort_unstable();
         keys.dedup();
         let mut ops = Vec::new();
         for key in keys {
-            if self.load(&key)?.current.as_ref().is_some_and(|entry| entry.session == Some(session))
+            if self
+                .load(&key)?
+                .current
+                .as_ref()
+                .is_some_and(|entry| entry.session == Some(session))
             {
-                ops.push(Op::Delete { key: entry::decode_key(&key)?, expect: Expect::Any });
+                ops.push(Op::Delete {
+                    key: entry::decode_key(&key)?,
+                    expect: Expect::Any,
+                });
             }
         }
         self.apply(ops).map(drop)
@@ -305,7 +368,10 @@ impl Group<'_> {
     fn load(&mut self, stored: &[u8]) -> Result<&Slot> {
         if !self.overlay.contains_key(stored) {
             let found = self.database.get(stored)?;
-            let slot = Slot { stored: found.clone(), current: found };
+            let slot = Slot {
+                stored: found.clone(),
+                current: found,
+            };
             self.overlay.insert(stored.to_vec(), slot);
         }
         self.overlay.get(stored).ok_or(StoreError::Unknown)
@@ -337,12 +403,16 @@ impl Group<'_> {
             }
         }
         for (at, changes) in &self.published {
-            let keys: Vec<Vec<u8>> =
-                changes.iter().map(|change| entry::encode_key(&change.key)).collect();
+            let keys: Vec<Vec<u8>> = changes
+                .iter()
+                .map(|change| entry::encode_key(&change.key))
+                .collect();
             batch.note(*at, keys.iter().map(Vec::as_slice));
         }
         batch.set_last_revision(Revision::new(self.last_revision));
-        self.database.write(batch).map_err(rocksdb::Error::into_string)?;
+        self.database
+            .write(batch)
+            .map_err(rocksdb::Error::into_string)?;
         Ok(self.last_revision)
     }
 }

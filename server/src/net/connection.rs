@@ -25,7 +25,7 @@ use crate::error::Error;
 const READ_BUFFER_BYTES: usize = 64 << 10;
 /// A peer may announce much and send nothing: memory grows with what has arrived.
 const READ_STEP_BYTES: usize = 1 << 20;
-const WRITE_DEADLINE: Duration = Duration::from_secs(60);
+const WRITE_DEADLINE: Duration = Duration::from_mins(1);
 const DEFAULT_LOGIN_DEADLINE: Duration = Duration::from_secs(10);
 /// How long answers that are due may take once the server stops.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);

@@ -130,12 +130,7 @@ impl Nodes {
 
     /// Writes the tablet servers down for as long as the session lasts. Others read that; this
     /// process does not, so a failure is only told.
-    pub(super) async fn register(
-        &self,
-        catalog: &Catalog,
-        clock: &dyn Clock,
-        session: SessionId,
-    ) {
+    pub(super) async fn register(&self, catalog: &Catalog, clock: &dyn Clock, session: SessionId) {
         for node in &self.tablets {
             let registration = TabletServer {
                 listeners: format!("{LISTENER}://{node}"),

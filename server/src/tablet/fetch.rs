@@ -101,10 +101,13 @@ impl TabletServer {
 
     /// Whether some bucket has something to give, or fails in a way that waiting does not heal.
     fn is_worth_reading(&self, request: &FetchRequest) -> bool {
-        request.buckets.iter().any(|asked| match self.position(asked) {
-            Ok(position) => position.from < position.high_watermark,
-            Err(error) => is_final(&error),
-        })
+        request
+            .buckets
+            .iter()
+            .any(|asked| match self.position(asked) {
+                Ok(position) => position.from < position.high_watermark,
+                Err(error) => is_final(&error),
+            })
     }
 
     /// Reads once, with memory for the whole answer taken before.
@@ -181,7 +184,11 @@ impl TabletServer {
         if let Columns::Some(fields) = &asked.columns {
             check_projection(&replica, fields)?;
         }
-        Ok(Position { replica, from, high_watermark })
+        Ok(Position {
+            replica,
+            from,
+            high_watermark,
+        })
     }
 
     fn read_one(
@@ -190,16 +197,26 @@ impl TabletServer {
         max_bytes: usize,
         schemas: &Schemas,
     ) -> Result<Fetched, Error> {
-        let Position { replica, from, high_watermark } = self.position(asked)?;
+        let Position {
+            replica,
+            from,
+            high_watermark,
+        } = self.position(asked)?;
         if from >= high_watermark || max_bytes == 0 {
-            return Ok(Fetched { records: Bytes::new(), high_watermark });
+            return Ok(Fetched {
+                records: Bytes::new(),
+                high_watermark,
+            });
         }
         let read = replica.read(from, max_bytes, high_watermark)?;
         let records = match &asked.columns {
             Columns::All => read.batches,
             Columns::Some(fields) => project(&replica, read.batches, fields, schemas)?,
         };
-        Ok(Fetched { records, high_watermark })
+        Ok(Fetched {
+            records,
+            high_watermark,
+        })
     }
 
     /// All schemas of the tables whose columns are chosen; one that is new is looked up.
@@ -242,14 +259,25 @@ struct Position {
 
 impl FetchAnswer {
     fn bytes(&self) -> usize {
-        self.buckets.iter().flatten().map(|fetched| fetched.records.len()).sum()
+        self.buckets
+            .iter()
+            .flatten()
+            .map(|fetched| fetched.records.len())
+            .sum()
     }
 }
 
 /// Whether an answer is due now.
 fn is_enough(request: &FetchRequest, read: &[Result<Fetched, Error>]) -> bool {
-    let bytes: usize = read.iter().flatten().map(|fetched| fetched.records.len()).sum();
-    let failed = read.iter().filter_map(|one| one.as_ref().err()).any(is_final);
+    let bytes: usize = read
+        .iter()
+        .flatten()
+        .map(|fetched| fetched.records.len())
+        .sum();
+    let failed = read
+        .iter()
+        .filter_map(|one| one.as_ref().err())
+        .any(is_final);
     failed || request.min_bytes.is_none_or(|min_bytes| bytes >= min_bytes)
 }
 
@@ -257,7 +285,10 @@ fn is_enough(request: &FetchRequest, read: &[Result<Fetched, Error>]) -> bool {
 /// for other buckets.
 fn is_final(error: &Error) -> bool {
     let code = ErrorCode::from(error);
-    !matches!(code, ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTableOrBucket)
+    !matches!(
+        code,
+        ErrorCode::NotLeaderOrFollower | ErrorCode::UnknownTableOrBucket
+    )
 }
 
 fn check_projection(replica: &Replica, fields: &[i32]) -> Result<(), Error> {

@@ -162,7 +162,7 @@ impl Life {
             routing_bucket_count: Some(1),
         };
         let appending = self.server.append(vec![append]).await.ok()?.pop()?;
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_mins(1);
         appending.acknowledged(deadline, 60_000).await.ok()
     }
 
@@ -190,7 +190,7 @@ impl Life {
 
     async fn end(self) {
         self.shutdown.begin();
-        assert!(self.shutdown.drained(Duration::from_secs(60)).await);
+        assert!(self.shutdown.drained(Duration::from_mins(1)).await);
     }
 }
 

@@ -361,7 +361,7 @@ async fn acknowledge(
     failure: Option<Failure>,
 ) {
     let mut entry = PbNotifyLeaderAndIsrRespForBucket {
-        table_bucket: asked.table_bucket.clone(),
+        table_bucket: asked.table_bucket,
         ..PbNotifyLeaderAndIsrRespForBucket::default()
     };
     if let Some(failure) = failure {

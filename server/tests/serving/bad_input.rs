@@ -376,7 +376,11 @@ async fn a_request_that_comes_in_too_slowly_ends_its_connection() {
     let mut slow = Wire::tablet(&server).await;
     slow.stream.write_all(&[0, 0, 1, 0, 3]).await.unwrap();
     assert_eq!(slow.next().await, None);
-    Wire::tablet(&server).await.call(MetadataRequest::default()).await.unwrap();
+    Wire::tablet(&server)
+        .await
+        .call(MetadataRequest::default())
+        .await
+        .unwrap();
     server.shutdown().await;
 }
 
@@ -389,8 +393,11 @@ async fn a_connection_without_traffic_is_closed_but_one_that_waits_for_rows_is_n
     let (_, table) = create(&server, "t", &descriptor(1)).await;
     let mut idle = Wire::tablet(&server).await;
     let mut waiting = Wire::tablet(&server).await;
-    let patient =
-        FetchLogRequest { min_bytes: Some(1), max_wait_ms: Some(2_500), ..fetch(table, 0, 0) };
+    let patient = FetchLogRequest {
+        min_bytes: Some(1),
+        max_wait_ms: Some(2_500),
+        ..fetch(table, 0, 0)
+    };
     let id = waiting.send(0, &patient).await;
     assert_eq!(idle.next().await, None);
     waiting.answer::<FetchLogRequest>(id).await.unwrap();

@@ -291,8 +291,10 @@ async fn partitions_follow_the_clock_and_old_ones_go() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let mut config = home.config();
     config.auto_partition_check_ms = 20;
-    let components =
-        Components { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..home.components() };
+    let components = Components {
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        ..home.components()
+    };
     let server = Server::start(config, components).await.unwrap();
     let mut daily = descriptor(1);
     daily.partition_keys = vec!["name".to_owned()];
@@ -307,21 +309,31 @@ async fn partitions_follow_the_clock_and_old_ones_go() {
     let (path, _) = create(&server, "daily", &daily).await;
     let mut wire = Wire::coordinator(&server).await;
     let mut names = async || {
-        let list = ListPartitionInfosRequest { table_path: pb_path(&path), ..Default::default() };
+        let list = ListPartitionInfosRequest {
+            table_path: pb_path(&path),
+            ..Default::default()
+        };
         let infos = wire.call(list).await.unwrap().partitions_info;
-        let name = |info: PbPartitionInfo| info.partition_spec.partition_key_values[0].value.clone();
+        let name =
+            |info: PbPartitionInfo| info.partition_spec.partition_key_values[0].value.clone();
         let mut names: Vec<String> = infos.into_iter().map(name).collect();
         names.sort();
         names
     };
-    assert_eq!(names().await, ["20231114", "20231115"], "made with the table");
-    clock.advance(Duration::from_secs(3 * 86_400));
+    assert_eq!(
+        names().await,
+        ["20231114", "20231115"],
+        "made with the table"
+    );
+    clock.advance(Duration::from_hours(72));
     let settled = async {
         while names().await != ["20231117", "20231118"] {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, settled).await.expect("partitions follow the clock");
+    tokio::time::timeout(PATIENCE, settled)
+        .await
+        .expect("partitions follow the clock");
     server.shutdown().await;
 }
 
@@ -331,20 +343,27 @@ async fn old_rows_go_but_not_those_that_the_lake_still_needs() {
     let clock = Arc::new(ManualClock::new(1_700_000_000_000));
     let mut config = home.config();
     config.log.retention_check_ms = 20;
-    let components =
-        Components { clock: Arc::clone(&clock) as Arc<dyn Clock>, ..home.components() };
+    let components = Components {
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        ..home.components()
+    };
     let server = Server::start(config, components).await.unwrap();
     let mut plain = descriptor(1);
-    plain.properties.insert("table.log.ttl".into(), "1 h".into());
+    plain
+        .properties
+        .insert("table.log.ttl".into(), "1 h".into());
     let mut lake = plain.clone();
-    lake.properties.insert("table.datalake.enabled".into(), "true".into());
+    lake.properties
+        .insert("table.datalake.enabled".into(), "true".into());
     let (_, plain) = create(&server, "plain", &plain).await;
     let (_, lake) = create(&server, "lake", &lake).await;
     let mut wire = Wire::tablet(&server).await;
     for table in [plain, lake] {
-        append(&mut wire, produce(table, 0, batch(0..3, None))).await.unwrap();
+        append(&mut wire, produce(table, 0, batch(0..3, None)))
+            .await
+            .unwrap();
     }
-    clock.advance(Duration::from_secs(7200));
+    clock.advance(Duration::from_hours(2));
     let mut earliest = async |table_id| {
         let request = ListOffsetsRequest {
             follower_server_id: -1,
@@ -360,7 +379,13 @@ async fn old_rows_go_but_not_those_that_the_lake_still_needs() {
             tokio::task::yield_now().await;
         }
     };
-    tokio::time::timeout(PATIENCE, gone).await.expect("old rows go");
-    assert_eq!(earliest(lake).await, Some(0), "nothing of it is in the lake");
+    tokio::time::timeout(PATIENCE, gone)
+        .await
+        .expect("old rows go");
+    assert_eq!(
+        earliest(lake).await,
+        Some(0),
+        "nothing of it is in the lake"
+    );
     server.shutdown().await;
 }

@@ -82,7 +82,7 @@ fn columns_are_found_by_name_and_new_ones_padded() {
     let aligned = align(
         &log,
         &lake,
-        vec![b.clone(), Arc::new(Int32Array::from(vec![1, 2]))],
+        vec![Arc::clone(&b), Arc::new(Int32Array::from(vec![1, 2]))],
     )
     .unwrap();
     assert_eq!(aligned.schema(), lake.arrow_schema());

@@ -11,7 +11,10 @@ pub fn parse(text: &str) -> Result<Column, String> {
         .trim()
         .split_once(char::is_whitespace)
         .ok_or_else(|| format!("`{text}` is no column: write NAME TYPE"))?;
-    let mut parser = Parser { text: rest, whole: text };
+    let mut parser = Parser {
+        text: rest,
+        whole: text,
+    };
     let ty = parser.logical_type()?;
     match parser.text.trim() {
         "" => Ok(Column::new(name, ty)),
@@ -46,8 +49,10 @@ fn kind_text(kind: &TypeKind) -> String {
         TypeKind::Array(element) => format!("ARRAY<{}>", type_text(element)),
         TypeKind::Map(key, value) => format!("MAP<{}, {}>", kind_text(&key.kind), type_text(value)),
         TypeKind::Row(fields) => {
-            let fields: Vec<_> =
-                fields.iter().map(|field| format!("{} {}", field.name, type_text(&field.ty))).collect();
+            let fields: Vec<_> = fields
+                .iter()
+                .map(|field| format!("{} {}", field.name, type_text(&field.ty)))
+                .collect();
             format!("ROW<{}>", fields.join(", "))
         }
     }
@@ -85,7 +90,11 @@ impl<'a> Parser<'a> {
     }
 
     fn expect(&mut self, token: &str) -> Result<(), String> {
-        if self.accept(token) { Ok(()) } else { Err(self.error(&format!("`{token}` is missing"))) }
+        if self.accept(token) {
+            Ok(())
+        } else {
+            Err(self.error(&format!("`{token}` is missing")))
+        }
     }
 
     /// Numbers in parentheses; those of `defaults` where there are none.
@@ -99,7 +108,9 @@ impl<'a> Parser<'a> {
                 break;
             }
             let word = self.word();
-            *number = word.parse().map_err(|_| self.error(&format!("`{word}` is no number")))?;
+            *number = word
+                .parse()
+                .map_err(|_| self.error(&format!("`{word}` is no number")))?;
         }
         self.expect(")")?;
         Ok(numbers)
@@ -133,16 +144,29 @@ impl<'a> Parser<'a> {
             "DECIMAL" => {
                 let [precision, scale] = self.numbers([10, 0])?;
                 let digits = |value| u8::try_from(value).map_err(|_| format!("{value} digits"));
-                TypeKind::Decimal { precision: digits(precision)?, scale: digits(scale)? }
+                TypeKind::Decimal {
+                    precision: digits(precision)?,
+                    scale: digits(scale)?,
+                }
             }
-            "CHAR" => TypeKind::Char { length: self.numbers([1]).map(|[length]| length)? },
+            "CHAR" => TypeKind::Char {
+                length: self.numbers([1]).map(|[length]| length)?,
+            },
             "STRING" => TypeKind::String,
-            "BINARY" => TypeKind::Binary { length: self.numbers([1]).map(|[length]| length)? },
+            "BINARY" => TypeKind::Binary {
+                length: self.numbers([1]).map(|[length]| length)?,
+            },
             "BYTES" => TypeKind::Bytes,
             "DATE" => TypeKind::Date,
-            "TIME" => TypeKind::Time { precision: self.digits(0)? },
-            "TIMESTAMP" => TypeKind::Timestamp { precision: self.digits(6)? },
-            "TIMESTAMP_LTZ" => TypeKind::TimestampLtz { precision: self.digits(6)? },
+            "TIME" => TypeKind::Time {
+                precision: self.digits(0)?,
+            },
+            "TIMESTAMP" => TypeKind::Timestamp {
+                precision: self.digits(6)?,
+            },
+            "TIMESTAMP_LTZ" => TypeKind::TimestampLtz {
+                precision: self.digits(6)?,
+            },
             "ARRAY" => {
                 self.expect("<")?;
                 let element = self.logical_type()?;
@@ -198,9 +222,21 @@ mod tests {
 
     #[test]
     fn a_text_that_is_no_column_is_quoted() {
-        assert_eq!(parse("id").unwrap_err(), "`id` is no column: write NAME TYPE");
-        assert_eq!(parse("id NUMBER").unwrap_err(), "column `id NUMBER`: `NUMBER` is no type");
-        assert_eq!(parse("a INT KEY").unwrap_err(), "column `a INT KEY`: `KEY` is not understood");
-        assert_eq!(parse("a ARRAY<INT").unwrap_err(), "column `a ARRAY<INT`: `>` is missing");
+        assert_eq!(
+            parse("id").unwrap_err(),
+            "`id` is no column: write NAME TYPE"
+        );
+        assert_eq!(
+            parse("id NUMBER").unwrap_err(),
+            "column `id NUMBER`: `NUMBER` is no type"
+        );
+        assert_eq!(
+            parse("a INT KEY").unwrap_err(),
+            "column `a INT KEY`: `KEY` is not understood"
+        );
+        assert_eq!(
+            parse("a ARRAY<INT").unwrap_err(),
+            "column `a ARRAY<INT`: `>` is missing"
+        );
     }
 }

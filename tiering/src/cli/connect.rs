@@ -19,14 +19,20 @@ use super::{Cluster, Warehouse};
 pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
     let mut config = ClientConfig::new(arguments.bootstrap.iter().cloned());
     if let (Some(user), Some(password)) = (&arguments.user, &arguments.password) {
-        config.credentials =
-            Some(PlainCredentials { user: user.clone(), password: password.clone() });
+        config.credentials = Some(PlainCredentials {
+            user: user.clone(),
+            password: password.clone(),
+        });
     }
     Client::connect(config).await.map_err(|error| {
         let addresses = arguments.bootstrap.join(",");
         let why = sentence(&error);
         let message = format!("can't reach the cluster at {addresses}: {why}; is it running?");
-        if error.is_retriable() { Failure::try_again(message) } else { Failure::failed(message) }
+        if error.is_retriable() {
+            Failure::try_again(message)
+        } else {
+            Failure::failed(message)
+        }
     })
 }
 
@@ -34,7 +40,9 @@ pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
 pub fn failure(error: &Error) -> Failure {
     if error.outcome_is_unknown() {
         let error = sentence(error);
-        Failure::try_again(format!("{error}; it may or may not have happened: look before you repeat it"))
+        Failure::try_again(format!(
+            "{error}; it may or may not have happened: look before you repeat it"
+        ))
     } else if error.is_retriable() {
         Failure::try_again(sentence(error))
     } else {
@@ -57,6 +65,16 @@ pub fn store(arguments: &Warehouse) -> Outcome<(Arc<dyn ObjectStore>, Path)> {
 /// If there is none, or it can't be read.
 pub async fn lake_table(arguments: &Warehouse, path: &TablePath) -> Outcome<Table> {
     let (store, root) = store(arguments)?;
-    let folder = root.join(format!("{}.db", path.database)).join(path.table.clone());
-    Table::open(store, folder).await.map_err(Failure::error)
+    let folder = root
+        .join(format!("{}.db", path.database))
+        .join(path.table.clone());
+    Table::open(store, folder)
+        .await
+        .map_err(|error| match error {
+            weir_lake_format::Error::NotFound { .. } => Failure::failed(format!(
+                "there is no table {path} in {}",
+                arguments.warehouse
+            )),
+            error => Failure::error(error),
+        })
 }

@@ -24,7 +24,10 @@ pub type Outcome<T = ()> = Result<T, Failure>;
 impl Failure {
     /// The command failed; the same again would fail again. Exit code 1.
     pub fn failed(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), kind: Kind::Failed }
+        Self {
+            message: message.to_string(),
+            kind: Kind::Failed,
+        }
     }
 
     /// As [`Failure::failed`], with the error's causes.
@@ -34,12 +37,18 @@ impl Failure {
 
     /// The command line asks for something that can't be. Exit code 2.
     pub fn usage(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), kind: Kind::Usage }
+        Self {
+            message: message.to_string(),
+            kind: Kind::Usage,
+        }
     }
 
     /// The same command may work later. Exit code 75.
     pub fn try_again(message: impl fmt::Display) -> Self {
-        Self { message: message.to_string(), kind: Kind::TryAgain }
+        Self {
+            message: message.to_string(),
+            kind: Kind::TryAgain,
+        }
     }
 
     /// The exit code.

@@ -39,13 +39,20 @@ async fn snapshot(target: &LakeTarget, table: &Table) -> Outcome<Option<Snapshot
 
 async fn splits(target: &LakeTarget, table: &Table) -> Outcome<Vec<Split>> {
     match snapshot(target, table).await? {
-        Some(snapshot) => table.plan(&snapshot, &Filter::default()).await.map_err(Failure::error),
+        Some(snapshot) => table
+            .plan(&snapshot, &Filter::default())
+            .await
+            .map_err(Failure::error),
         None => Ok(Vec::new()),
     }
 }
 
 fn partition_name(partition: &Partition, schema: &TableSchema) -> String {
-    if schema.partition_keys.is_empty() { String::new() } else { partition.describe(schema) }
+    if schema.partition_keys.is_empty() {
+        String::new()
+    } else {
+        partition.describe(schema)
+    }
 }
 
 async fn snapshots(target: LakeTarget) -> Outcome {
@@ -62,8 +69,14 @@ async fn snapshots(target: LakeTarget) -> Outcome {
         return print_json(&all);
     }
     let mut columns = Columns::new(&[
-        ("ID", Align::Right), ("KIND", Align::Left), ("SCHEMA", Align::Right), ("ROWS ADDED", Align::Right),
-        ("ROWS", Align::Right), ("TIME MS", Align::Right), ("USER", Align::Left), ("ROUND", Align::Left),
+        ("ID", Align::Right),
+        ("KIND", Align::Left),
+        ("SCHEMA", Align::Right),
+        ("ROWS ADDED", Align::Right),
+        ("ROWS", Align::Right),
+        ("TIME MS", Align::Right),
+        ("USER", Align::Left),
+        ("ROUND", Align::Left),
     ]);
     for snapshot in &all {
         columns.row([
@@ -74,7 +87,10 @@ async fn snapshots(target: LakeTarget) -> Outcome {
             count(snapshot.total_record_count),
             snapshot.time_millis.to_string(),
             snapshot.commit_user.clone(),
-            snapshot.property("weir-round").unwrap_or_default().to_owned(),
+            snapshot
+                .property("weir-round")
+                .unwrap_or_default()
+                .to_owned(),
         ]);
     }
     columns.print()
@@ -84,7 +100,9 @@ async fn files(target: LakeTarget) -> Outcome {
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
     let splits = splits(&target, &table).await?;
-    let rows = splits.iter().flat_map(|split| split.files.iter().map(move |file| (split, file)));
+    let rows = splits
+        .iter()
+        .flat_map(|split| split.files.iter().map(move |file| (split, file)));
     if target.json {
         let documents: Vec<_> = rows
             .map(|(split, file)| {
@@ -104,8 +122,13 @@ async fn files(target: LakeTarget) -> Outcome {
         return print_json(&documents);
     }
     let mut columns = Columns::new(&[
-        ("PARTITION", Align::Left), ("BUCKET", Align::Right), ("OF", Align::Right), ("ROWS", Align::Right),
-        ("SIZE", Align::Right), ("SCHEMA", Align::Right), ("FILE", Align::Left),
+        ("PARTITION", Align::Left),
+        ("BUCKET", Align::Right),
+        ("OF", Align::Right),
+        ("ROWS", Align::Right),
+        ("SIZE", Align::Right),
+        ("SCHEMA", Align::Right),
+        ("FILE", Align::Left),
     ]);
     for (split, file) in rows {
         columns.row([
@@ -133,12 +156,27 @@ struct Sums {
 async fn partitions(target: LakeTarget) -> Outcome {
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
+    let snapshot = snapshot(&target, &table).await?;
     let mut sums = BTreeMap::<String, Sums>::new();
-    for split in splits(&target, &table).await? {
-        let sum = sums.entry(partition_name(&split.partition, &schema)).or_default();
+    let splits = match &snapshot {
+        Some(snapshot) => table
+            .plan(snapshot, &Filter::default())
+            .await
+            .map_err(Failure::error)?,
+        None => Vec::new(),
+    };
+    let id = snapshot.map(|snapshot| snapshot.id);
+    for split in splits {
+        let sum = sums
+            .entry(partition_name(&split.partition, &schema))
+            .or_default();
         sum.rows += split.row_count();
         sum.files += split.files.len();
-        sum.bytes += split.files.iter().map(|file| file.file_size.unsigned_abs()).sum::<u64>();
+        sum.bytes += split
+            .files
+            .iter()
+            .map(|file| file.file_size.unsigned_abs())
+            .sum::<u64>();
         sum.total_buckets = split.total_buckets;
     }
     if target.json {
@@ -147,26 +185,46 @@ async fn partitions(target: LakeTarget) -> Outcome {
             .map(|(name, sum)| {
                 json!({
                     "partition": name, "rows": sum.rows, "files": sum.files, "bytes": sum.bytes,
-                    "total_buckets": sum.total_buckets,
+                    "total_buckets": sum.total_buckets, "snapshot": id,
                 })
             })
             .collect();
         return print_json(&documents);
     }
     let mut columns = Columns::new(&[
-        ("PARTITION", Align::Left), ("ROWS", Align::Right), ("FILES", Align::Right), ("SIZE", Align::Right),
+        ("PARTITION", Align::Left),
+        ("ROWS", Align::Right),
+        ("FILES", Align::Right),
+        ("SIZE", Align::Right),
         ("BUCKETS", Align::Right),
+        ("SNAPSHOT", Align::Right),
     ]);
     for (name, sum) in sums {
         let files = i64::try_from(sum.files).unwrap_or(i64::MAX);
-        let name = if name.is_empty() { "(whole table)".to_owned() } else { name };
-        columns.row([name, count(sum.rows), count(files), size(sum.bytes), sum.total_buckets.to_string()]);
+        let name = if name.is_empty() {
+            "(whole table)".to_owned()
+        } else {
+            name
+        };
+        let id = id.map(|id| id.to_string()).unwrap_or_default();
+        columns.row([
+            name,
+            count(sum.rows),
+            count(files),
+            size(sum.bytes),
+            sum.total_buckets.to_string(),
+            id,
+        ]);
     }
     columns.print()
 }
 
 async fn cat(arguments: LakeCat) -> Outcome {
-    let LakeCat { target, limit, columns } = arguments;
+    let LakeCat {
+        target,
+        limit,
+        columns,
+    } = arguments;
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
     let names: Vec<&str> = columns.iter().map(String::as_str).collect();
@@ -174,19 +232,37 @@ async fn cat(arguments: LakeCat) -> Outcome {
     let fields: Vec<_> = match wanted {
         None => schema.fields.clone(),
         Some(names) => {
-            let field = |name: &&str| schema.fields.iter().find(|field| field.name == **name).cloned();
-            let missing = |name: &&str| Failure::usage(format!("{} has no column `{name}`", target.table));
-            names.iter().map(|name| field(name).ok_or_else(|| missing(name))).collect::<Outcome<_>>()?
+            let field = |name: &&str| {
+                schema
+                    .fields
+                    .iter()
+                    .find(|field| field.name == **name)
+                    .cloned()
+            };
+            let missing =
+                |name: &&str| Failure::usage(format!("{} has no column `{name}`", target.table));
+            names
+                .iter()
+                .map(|name| field(name).ok_or_else(|| missing(name)))
+                .collect::<Outcome<_>>()?
         }
     };
     let mut left = limit.unwrap_or(usize::MAX);
     for split in splits(&target, &table).await? {
-        let mut batches = table.read_split(&split, wanted).await.map_err(Failure::error)?;
+        let mut batches = table
+            .read_split(&split, wanted)
+            .await
+            .map_err(Failure::error)?;
         while let Some(batch) = batches.try_next().await.map_err(Failure::error)? {
             let batch = batch.slice(0, left.min(batch.num_rows()));
             left -= batch.num_rows();
             let lines = canonical_json::rows(&batch, &fields).map_err(Failure::error)?;
-            print(&lines.into_iter().map(|line| line + "\n").collect::<String>())?;
+            print(
+                &lines
+                    .into_iter()
+                    .map(|line| line + "\n")
+                    .collect::<String>(),
+            )?;
             if left == 0 {
                 return Ok(());
             }
@@ -208,6 +284,9 @@ async fn check(target: LakeTarget) -> Outcome {
     match problems.len() {
         0 if target.json => Ok(()),
         0 => print("check: ok\n"),
-        found => Err(Failure::failed(format!("{}: {found} problems", target.table))),
+        found => Err(Failure::failed(format!(
+            "{}: {found} problems",
+            target.table
+        ))),
     }
 }

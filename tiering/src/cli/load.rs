@@ -59,7 +59,10 @@ pub async fn run(arguments: Load) -> Outcome {
     if arguments.create {
         create(&client, &arguments, &source.schema()).await?;
     }
-    let info = client.table_info(&arguments.table).await.map_err(|error| failure(&error))?;
+    let info = client
+        .table_info(&arguments.table)
+        .await
+        .map_err(|error| failure(&error))?;
     let state = match &arguments.state {
         Some(file) => read_state(file, &arguments, info.table_id).await?,
         None => None,
@@ -69,25 +72,43 @@ pub async fn run(arguments: Load) -> Outcome {
     let rows = loader.rows;
     loaded.map_err(|error| {
         let hint = match &arguments.state {
-            Some(file) => format!("the same command goes on where it stopped (state in {})", file.display()),
+            Some(file) => format!(
+                "the same command goes on where it stopped (state in {})",
+                file.display()
+            ),
             None => "with --state FILE a load can go on where it stopped".to_owned(),
         };
-        Failure::failed(format!("{}: {error}; {} rows were acknowledged; {hint}", arguments.table, count(rows)))
+        Failure::failed(format!(
+            "{}: {error}; {} rows were acknowledged; {hint}",
+            arguments.table,
+            count(rows)
+        ))
     })?;
-    print(&format!("{}: {}\n", arguments.table, loader.progress.finish()))
+    print(&format!(
+        "{}: {}\n",
+        arguments.table,
+        loader.progress.finish()
+    ))
 }
 
 impl Source {
     fn parse(text: &str) -> Outcome<Self> {
         let Some(rest) = text.strip_prefix("tpch:") else {
-            return file::Source::open(Path::new(text)).map(Self::File).map_err(Failure::error);
+            return file::Source::open(Path::new(text))
+                .map(Self::File)
+                .map_err(Failure::error);
         };
         let (name, scale) = rest.split_once(':').unwrap_or((rest, "1"));
-        let table = Table::from_name(name)
-            .ok_or_else(|| Failure::usage(format!("`{name}` is no TPC-H table: {}", Table::names())))?;
+        let table = Table::from_name(name).ok_or_else(|| {
+            Failure::usage(format!("`{name}` is no TPC-H table: {}", Table::names()))
+        })?;
         match scale.parse::<f64>() {
-            Ok(scale) if scale > 0.0 && scale <= 100_000.0 => Ok(Self::Tpch(tpch::Source { table, scale })),
-            _ => Err(Failure::usage(format!("`{scale}` is no scale factor: write a number above 0"))),
+            Ok(scale) if scale > 0.0 && scale <= 100_000.0 => {
+                Ok(Self::Tpch(tpch::Source { table, scale }))
+            }
+            _ => Err(Failure::usage(format!(
+                "`{scale}` is no scale factor: write a number above 0"
+            ))),
         }
     }
 
@@ -108,23 +129,37 @@ impl Source {
 
 async fn create(client: &Client, arguments: &Load, columns: &SchemaRef) -> Outcome {
     if !arguments.primary_key.is_empty() {
-        return Err(Failure::failed("tables with a primary key are not supported yet"));
+        return Err(Failure::failed(
+            "tables with a primary key are not supported yet",
+        ));
     }
     let schema = Schema::from_arrow(columns).map_err(Failure::error)?;
     let mut descriptor = TableDescriptor::new(schema);
-    descriptor.partition_keys.clone_from(&arguments.partition_by);
+    descriptor
+        .partition_keys
+        .clone_from(&arguments.partition_by);
     descriptor.bucket_keys.clone_from(&arguments.bucket_key);
     descriptor.bucket_count = arguments.buckets;
     if !arguments.no_lake {
         let properties = &mut descriptor.properties;
         properties.insert("table.datalake.enabled".to_owned(), "true".to_owned());
-        properties.insert("table.datalake.freshness".to_owned(), arguments.freshness.clone());
+        properties.insert(
+            "table.datalake.freshness".to_owned(),
+            arguments.freshness.clone(),
+        );
     }
     client
-        .create_database(&arguments.table.database, &DatabaseDescriptor::default(), true)
+        .create_database(
+            &arguments.table.database,
+            &DatabaseDescriptor::default(),
+            true,
+        )
         .await
         .map_err(|error| failure(&error))?;
-    client.create_table(&arguments.table, &descriptor, true).await.map_err(|error| failure(&error))
+    client
+        .create_table(&arguments.table, &descriptor, true)
+        .await
+        .map_err(|error| failure(&error))
 }
 
 async fn read_state(file: &Path, arguments: &Load, table: TableId) -> Outcome<Option<State>> {
@@ -133,17 +168,24 @@ async fn read_state(file: &Path, arguments: &Load, table: TableId) -> Outcome<Op
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Failure::failed(format!("{}: {error}", file.display()))),
     };
-    let state: State = serde_json::from_slice(&bytes)
-        .map_err(|error| Failure::failed(format!("{}: no state of a load: {error}", file.display())))?;
+    let state: State = serde_json::from_slice(&bytes).map_err(|error| {
+        Failure::failed(format!("{}: no state of a load: {error}", file.display()))
+    })?;
     if state.version != STATE_VERSION {
         let version = state.version;
-        return Err(Failure::failed(format!("{}: version {version} is newer than this weir", file.display())));
+        return Err(Failure::failed(format!(
+            "{}: version {version} is newer than this weir",
+            file.display()
+        )));
     }
     let ours = state.table_id == table && state.source == arguments.source;
     if !ours || state.table != arguments.table.to_string() {
         return Err(Failure::failed(format!(
             "{}: belongs to a load of {} into {} (table id {}); give another --state, or delete it",
-            file.display(), state.source, state.table, state.table_id
+            file.display(),
+            state.source,
+            state.table,
+            state.table_id
         )));
     }
     Ok(Some(state))
@@ -168,7 +210,9 @@ impl<'a> Loader<'a> {
         table: TableId,
         state: Option<State>,
     ) -> Outcome<Self> {
-        let (skip, rows) = state.as_ref().map_or((0, 0), |state| (state.batches, state.rows));
+        let (skip, rows) = state
+            .as_ref()
+            .map_or((0, 0), |state| (state.batches, state.rows));
         let config = LogWriterConfig {
             linger: None,
             resume: state.map(|state| state.writer),
@@ -181,7 +225,15 @@ impl<'a> Loader<'a> {
             tracing::info!(rows, "going on after the rows that are acknowledged");
         }
         let progress = Progress::new(format!("loading {}", arguments.table), None);
-        Ok(Self { arguments, table, writer, progress, skip, batches: 0, rows: 0 })
+        Ok(Self {
+            arguments,
+            table,
+            writer,
+            progress,
+            skip,
+            batches: 0,
+            rows: 0,
+        })
     }
 
     async fn run(&mut self, source: &Source) -> Outcome {
@@ -197,7 +249,8 @@ impl<'a> Loader<'a> {
         });
         let mut pending = 0;
         while let Some(batch) = receiver.recv().await {
-            let batch = batch.map_err(|error| Failure::failed(format!("{}: {error}", self.arguments.source)))?;
+            let batch = batch
+                .map_err(|error| Failure::failed(format!("{}: {error}", self.arguments.source)))?;
             let rows = u64::try_from(batch.num_rows()).unwrap_or(u64::MAX);
             self.batches += 1;
             if self.batches <= self.skip {
@@ -205,23 +258,37 @@ impl<'a> Loader<'a> {
                 continue;
             }
             // The acknowledgement comes with the next flush.
-            drop(self.writer.append(batch).await.map_err(|error| failure(&error))?);
+            drop(
+                self.writer
+                    .append(batch)
+                    .await
+                    .map_err(|error| failure(&error))?,
+            );
             pending += rows;
             self.progress.add(rows);
             let full = self.arguments.state.is_some()
-                && self.writer.unflushed_batches().await.map_err(|error| failure(&error))? >= UNFLUSHED_BATCHES;
+                && self
+                    .writer
+                    .unflushed_batches()
+                    .await
+                    .map_err(|error| failure(&error))?
+                    >= UNFLUSHED_BATCHES;
             if full {
                 self.flush(&mut pending).await?;
             }
         }
         self.flush(&mut pending).await?;
-        reader.await.map_err(|error| Failure::failed(format!("the reader ended: {error}")))
+        reader
+            .await
+            .map_err(|error| Failure::failed(format!("the reader ended: {error}")))
     }
 
     async fn flush(&mut self, pending: &mut u64) -> Outcome {
         self.writer.flush().await.map_err(|error| failure(&error))?;
         self.rows += std::mem::take(pending);
-        let Some(file) = &self.arguments.state else { return Ok(()) };
+        let Some(file) = &self.arguments.state else {
+            return Ok(());
+        };
         let state = State {
             version: STATE_VERSION,
             table: self.arguments.table.to_string(),
@@ -231,7 +298,9 @@ impl<'a> Loader<'a> {
             rows: self.rows,
             writer: self.writer.state().await.map_err(|error| failure(&error))?,
         };
-        write_state(file, &state).await.map_err(|error| Failure::failed(format!("{}: {error}", file.display())))
+        write_state(file, &state)
+            .await
+            .map_err(|error| Failure::failed(format!("{}: {error}", file.display())))
     }
 }
 
@@ -249,5 +318,7 @@ async fn write_state(file: &Path, state: &State) -> std::io::Result<()> {
         out.sync_all()?;
         std::fs::rename(&new, &target)
     };
-    tokio::task::spawn_blocking(work).await.map_err(std::io::Error::other)?
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(std::io::Error::other)?
 }

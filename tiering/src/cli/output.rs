@@ -25,7 +25,10 @@ pub struct Columns {
 impl Columns {
     /// An empty table.
     pub fn new(headings: &[(&'static str, Align)]) -> Self {
-        Self { headings: headings.to_vec(), rows: Vec::new() }
+        Self {
+            headings: headings.to_vec(),
+            rows: Vec::new(),
+        }
     }
 
     /// Adds a row; missing cells are empty.
@@ -37,11 +40,23 @@ impl Columns {
     pub fn text(&self) -> String {
         let width = |index: usize, heading: &str| {
             let cells = self.rows.iter().filter_map(|row| row.get(index));
-            cells.map(|cell| cell.chars().count()).chain([heading.chars().count()]).max().unwrap_or(0)
+            cells
+                .map(|cell| cell.chars().count())
+                .chain([heading.chars().count()])
+                .max()
+                .unwrap_or(0)
         };
-        let widths: Vec<_> =
-            self.headings.iter().enumerate().map(|(index, (heading, _))| width(index, heading)).collect();
-        let heads: Vec<_> = self.headings.iter().map(|(heading, _)| (*heading).to_owned()).collect();
+        let widths: Vec<_> = self
+            .headings
+            .iter()
+            .enumerate()
+            .map(|(index, (heading, _))| width(index, heading))
+            .collect();
+        let heads: Vec<_> = self
+            .headings
+            .iter()
+            .map(|(heading, _)| (*heading).to_owned())
+            .collect();
         let mut text = String::new();
         for row in std::iter::once(&heads).chain(&self.rows) {
             let mut line = String::new();
@@ -75,9 +90,9 @@ impl Columns {
 /// If standard output can't be written.
 pub fn print(text: &str) -> Outcome {
     match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::failed(format!("can't write to standard output: {error}")))
-        }
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(format!(
+            "can't write to standard output: {error}"
+        ))),
         _ => Ok(()),
     }
 }
@@ -106,7 +121,10 @@ pub fn count(value: impl Into<i128>) -> String {
 }
 
 /// A size in binary units: `12.3 MiB`.
-#[allow(clippy::cast_precision_loss, reason = "a size is shown with three digits")]
+#[allow(
+    clippy::cast_precision_loss,
+    reason = "a size is shown with three digits"
+)]
 pub fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
     let mut value = bytes as f64;
@@ -118,7 +136,11 @@ pub fn size(bytes: u64) -> String {
         value /= 1024.0;
         unit = next;
     }
-    if unit == "B" { format!("{bytes} B") } else { format!("{value:.1} {unit}") }
+    if unit == "B" {
+        format!("{bytes} B")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 #[cfg(test)]
@@ -130,12 +152,21 @@ mod tests {
         let mut columns = Columns::new(&[("table", Align::Left), ("rows", Align::Right)]);
         columns.row(["é".to_owned(), "1".to_owned()]);
         columns.row(["longer".to_owned(), "12,345".to_owned()]);
-        assert_eq!(columns.text(), "table     rows\né            1\nlonger  12,345\n");
+        assert_eq!(
+            columns.text(),
+            "table     rows\né            1\nlonger  12,345\n"
+        );
     }
 
     #[test]
     fn counts_and_sizes_read_well() {
-        assert_eq!([count(0), count(999), count(1_000), count(-1_234_567)], ["0", "999", "1,000", "-1,234,567"]);
-        assert_eq!([size(0), size(1023), size(1536), size(5 << 30)], ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]);
+        assert_eq!(
+            [count(0), count(999), count(1_000), count(-1_234_567)],
+            ["0", "999", "1,000", "-1,234,567"]
+        );
+        assert_eq!(
+            [size(0), size(1023), size(1536), size(5 << 30)],
+            ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+        );
     }
 }

@@ -38,7 +38,13 @@ impl Progress {
             bar
         });
         let now = Instant::now();
-        Self { what, rows: 0, started: now, shown: now, bar }
+        Self {
+            what,
+            rows: 0,
+            started: now,
+            shown: now,
+            bar,
+        }
     }
 
     /// Counts further rows.
@@ -60,8 +66,16 @@ impl Progress {
             bar.finish_and_clear();
         }
         let seconds = self.started.elapsed().as_secs_f64();
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "shown, rounded")]
+        #[allow(
+            clippy::cast_precision_loss,
+            clippy::cast_possible_truncation,
+            reason = "shown, rounded"
+        )]
         let per_second = (self.rows as f64 / seconds.max(0.001)).round() as i64;
-        format!("{} rows in {seconds:.1} s, {} rows/s", count(self.rows), count(per_second))
+        format!(
+            "{} rows in {seconds:.1} s, {} rows/s",
+            count(self.rows),
+            count(per_second)
+        )
     }
 }

@@ -38,8 +38,13 @@ impl Settings {
     /// # Errors
     /// 2 for an unknown key or a wrong value.
     pub fn take<T: DeserializeOwned>(&mut self, section: &str) -> Outcome<T> {
-        let value = self.table.remove(section).unwrap_or_else(|| Value::Table(Table::new()));
-        value.try_into().map_err(|error| Failure::usage(format!("settings of `{section}`: {error}")))
+        let value = self
+            .table
+            .remove(section)
+            .unwrap_or_else(|| Value::Table(Table::new()));
+        value
+            .try_into()
+            .map_err(|error| Failure::usage(format!("settings of `{section}`: {error}")))
     }
 
     /// What is left, as a type of its own.
@@ -47,7 +52,9 @@ impl Settings {
     /// # Errors
     /// 2 for an unknown key or a wrong value.
     pub fn rest<T: DeserializeOwned>(self) -> Outcome<T> {
-        Value::Table(self.table).try_into().map_err(|error| Failure::usage(format!("settings: {error}")))
+        Value::Table(self.table)
+            .try_into()
+            .map_err(|error| Failure::usage(format!("settings: {error}")))
     }
 
     /// Refuses what no part has taken.
@@ -73,7 +80,9 @@ fn set(table: &mut Table, key: &str, value: &str) -> Outcome {
     let last = sections.pop().unwrap_or(key);
     let mut table = table;
     for section in sections {
-        let entry = table.entry(section).or_insert_with(|| Value::Table(Table::new()));
+        let entry = table
+            .entry(section)
+            .or_insert_with(|| Value::Table(Table::new()));
         table = entry
             .as_table_mut()
             .ok_or_else(|| Failure::usage(format!("setting `{key}`: `{section}` is no section")))?;
@@ -90,15 +99,21 @@ mod tests {
     fn settings(options: &[(&str, &str)]) -> Outcome<Settings> {
         Settings::load(&Common {
             config: None,
-            options: options.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            options: options
+                .iter()
+                .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+                .collect(),
             http: String::new(),
         })
     }
 
     #[test]
     fn a_dotted_option_reaches_its_section() {
-        let mut settings =
-            settings(&[("tiering.memory", "67108864"), ("tiering.round.max-rows", "5")]).unwrap();
+        let mut settings = settings(&[
+            ("tiering.memory", "67108864"),
+            ("tiering.round.max-rows", "5"),
+        ])
+        .unwrap();
         let config: DaemonConfig = settings.take("tiering").unwrap();
         assert_eq!((config.memory, config.round.max_rows), (64 << 20, 5));
         settings.refuse_rest().unwrap();
@@ -107,11 +122,19 @@ mod tests {
     #[test]
     fn unknown_keys_and_wrong_values_are_named() {
         let mut wrong = settings(&[("tiering.memroy", "1")]).unwrap();
-        let error = wrong.take::<DaemonConfig>("tiering").unwrap_err().to_string();
+        let error = wrong
+            .take::<DaemonConfig>("tiering")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("memroy"), "{error}");
-        let error = settings(&[("nonsense", "1")]).unwrap().refuse_rest().unwrap_err();
+        let error = settings(&[("nonsense", "1")])
+            .unwrap()
+            .refuse_rest()
+            .unwrap_err();
         assert_eq!(error.to_string(), "unknown setting `nonsense`");
-        let error = settings(&[("a", "1"), ("a.b", "2")]).unwrap_err().to_string();
+        let error = settings(&[("a", "1"), ("a.b", "2")])
+            .unwrap_err()
+            .to_string();
         assert_eq!(error, "setting `a.b`: `a` is no section");
     }
 }

@@ -23,16 +23,31 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub async fn run(arguments: Status) -> Outcome {
     let mut client = connect(&arguments.grpc).await?;
     if let Some(path) = &arguments.tier_now {
-        return client.tier_now(request(path)).await.map(drop).map_err(|status| failure(&status));
+        return client
+            .tier_now(request(path))
+            .await
+            .map(drop)
+            .map_err(|status| failure(&status));
     }
     if let Some(path) = &arguments.pause {
-        return client.pause(request(path)).await.map(drop).map_err(|status| failure(&status));
+        return client
+            .pause(request(path))
+            .await
+            .map(drop)
+            .map_err(|status| failure(&status));
     }
     if let Some(path) = &arguments.resume {
-        return client.resume(request(path)).await.map(drop).map_err(|status| failure(&status));
+        return client
+            .resume(request(path))
+            .await
+            .map(drop)
+            .map_err(|status| failure(&status));
     }
     let answer = client.list_tables(ListTablesRequest::default()).await;
-    let tables = answer.map_err(|status| failure(&status))?.into_inner().tables;
+    let tables = answer
+        .map_err(|status| failure(&status))?
+        .into_inner()
+        .tables;
     if arguments.json {
         return print_json(&tables.iter().map(document).collect::<Vec<_>>());
     }
@@ -45,13 +60,18 @@ async fn connect(address: &str) -> Outcome<TieringClient<Channel>> {
         .connect_timeout(TIMEOUT)
         .timeout(TIMEOUT);
     let channel = endpoint.connect().await.map_err(|_| {
-        Failure::try_again(format!("no daemon answers at {address}: is `weir up` or `weir tier` running?"))
+        Failure::try_again(format!(
+            "no daemon answers at {address}: is `weir up` or `weir tier` running?"
+        ))
     })?;
     Ok(TieringClient::new(channel))
 }
 
 fn request(path: &TablePath) -> TableRequest {
-    TableRequest { database: path.database.clone(), table: path.table.clone() }
+    TableRequest {
+        database: path.database.clone(),
+        table: path.table.clone(),
+    }
 }
 
 fn failure(status: &tonic::Status) -> Failure {
@@ -109,20 +129,37 @@ fn document(table: &Table) -> serde_json::Value {
 
 fn table(tables: &[Table]) -> Columns {
     let mut columns = Columns::new(&[
-        ("TABLE", Align::Left), ("STATE", Align::Left), ("NOW", Align::Left), ("LAG ROWS", Align::Right),
-        ("LAG S", Align::Right), ("SNAPSHOT", Align::Right), ("LAST ROUND", Align::Left), ("WHY", Align::Left),
+        ("TABLE", Align::Left),
+        ("STATE", Align::Left),
+        ("NOW", Align::Left),
+        ("LAG ROWS", Align::Right),
+        ("LAG S", Align::Right),
+        ("SNAPSHOT", Align::Right),
+        ("LAST ROUND", Align::Left),
+        ("WHY", Align::Left),
     ]);
     let shown = |value: Option<u64>| value.map_or_else(|| "?".to_owned(), count);
     for table in tables {
-        let why = if table.reason.is_empty() { table.last_error.clone() } else { Some(table.reason.clone()) };
+        let why = if table.reason.is_empty() {
+            table.last_error.clone()
+        } else {
+            Some(table.reason.clone())
+        };
         columns.row([
             format!("{}.{}", table.database, table.table),
             state(table).to_owned(),
             activity(table).to_owned(),
             shown(table.lag_rows),
             shown(table.lag_seconds),
-            table.lake_snapshot.map(|id| id.to_string()).unwrap_or_default(),
-            table.last_round.as_ref().map(round_text).unwrap_or_default(),
+            table
+                .lake_snapshot
+                .map(|id| id.to_string())
+                .unwrap_or_default(),
+            table
+                .last_round
+                .as_ref()
+                .map(round_text)
+                .unwrap_or_default(),
             why.unwrap_or_default(),
         ]);
     }
@@ -130,5 +167,11 @@ fn table(tables: &[Table]) -> Columns {
 }
 
 fn round_text(round: &Round) -> String {
-    format!("{}: {} rows, {} files, {} ms", round.outcome, count(round.rows), round.files, round.duration_ms)
+    format!(
+        "{}: {} rows, {} files, {} ms",
+        round.outcome,
+        count(round.rows),
+        round.files,
+        round.duration_ms
+    )
 }

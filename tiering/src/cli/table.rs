@@ -35,11 +35,18 @@ async fn list(arguments: TableList) -> Outcome {
     let client = cluster(&arguments.cluster).await?;
     let databases = match arguments.database {
         Some(database) => vec![database],
-        None => client.list_databases().await.map_err(|error| failure(&error))?,
+        None => client
+            .list_databases()
+            .await
+            .map_err(|error| failure(&error))?,
     };
     let mut tables = Vec::new();
     for database in databases {
-        for table in client.list_tables(&database).await.map_err(|error| failure(&error))? {
+        for table in client
+            .list_tables(&database)
+            .await
+            .map_err(|error| failure(&error))?
+        {
             let path = TablePath::new(&database, table);
             match client.table_info(&path).await {
                 Ok(info) => tables.push(info),
@@ -52,8 +59,12 @@ async fn list(arguments: TableList) -> Outcome {
         return print_json(&tables.iter().map(summary).collect::<Vec<_>>());
     }
     let mut columns = Columns::new(&[
-        ("TABLE", Align::Left), ("ID", Align::Right), ("COLUMNS", Align::Right),
-        ("PARTITIONED BY", Align::Left), ("BUCKETS", Align::Right), ("LAKE", Align::Left),
+        ("TABLE", Align::Left),
+        ("ID", Align::Right),
+        ("COLUMNS", Align::Right),
+        ("PARTITIONED BY", Align::Left),
+        ("BUCKETS", Align::Right),
+        ("LAKE", Align::Left),
     ]);
     for info in &tables {
         let descriptor = &info.descriptor;
@@ -62,7 +73,10 @@ async fn list(arguments: TableList) -> Outcome {
             info.table_id.to_string(),
             descriptor.schema.columns.len().to_string(),
             descriptor.partition_keys.join(", "),
-            descriptor.bucket_count.map(|count| count.to_string()).unwrap_or_default(),
+            descriptor
+                .bucket_count
+                .map(|count| count.to_string())
+                .unwrap_or_default(),
             if in_lake(descriptor) { "yes" } else { "no" }.to_owned(),
         ]);
     }
@@ -74,7 +88,10 @@ fn is_missing(error: &Error) -> bool {
 }
 
 fn in_lake(descriptor: &TableDescriptor) -> bool {
-    descriptor.properties.get("table.datalake.enabled").is_some_and(|value| value == "true")
+    descriptor
+        .properties
+        .get("table.datalake.enabled")
+        .is_some_and(|value| value == "true")
 }
 
 fn summary(info: &TableInfo) -> serde_json::Value {
@@ -101,10 +118,21 @@ fn summary(info: &TableInfo) -> serde_json::Value {
 fn shown(properties: &BTreeMap<String, String>) -> BTreeMap<String, String> {
     let secret = |key: &str| {
         let key = key.to_ascii_lowercase();
-        ["secret", "password", "token", "access-key", "accesskey"].iter().any(|word| key.contains(word))
+        ["secret", "password", "token", "access-key", "accesskey"]
+            .iter()
+            .any(|word| key.contains(word))
     };
-    let value = |key: &String, value: &String| if secret(key) { "***".to_owned() } else { value.clone() };
-    properties.iter().map(|(key, text)| (key.clone(), value(key, text))).collect()
+    let value = |key: &String, value: &String| {
+        if secret(key) {
+            "***".to_owned()
+        } else {
+            value.clone()
+        }
+    };
+    properties
+        .iter()
+        .map(|(key, text)| (key.clone(), value(key, text)))
+        .collect()
 }
 
 /// One partition, or the table itself, with the offsets of its buckets.
@@ -117,7 +145,12 @@ struct Part {
 
 async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
     let partitions: Vec<Option<PartitionInfo>> = if info.descriptor.is_partitioned() {
-        client.list_partitions(&info.path).await?.into_iter().map(Some).collect()
+        client
+            .list_partitions(&info.path)
+            .await?
+            .into_iter()
+            .map(Some)
+            .collect()
     } else {
         vec![None]
     };
@@ -139,29 +172,58 @@ async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
         request.spec = OffsetSpec::Latest;
         let mut offsets = Vec::new();
         for (bucket, end) in client.list_offsets(&request).await? {
-            let start = starts.get(&bucket).cloned().transpose()?.map_or(0, |start| start.0);
+            let start = starts
+                .get(&bucket)
+                .cloned()
+                .transpose()?
+                .map_or(0, |start| start.0);
             offsets.push((bucket, start, end?.0));
         }
-        parts.push(Part { partition, buckets, offsets });
+        parts.push(Part {
+            partition,
+            buckets,
+            offsets,
+        });
     }
     Ok(parts)
 }
 
 async fn show(arguments: TableTarget) -> Outcome {
     let client = cluster(&arguments.cluster).await?;
-    let info = client.table_info(&arguments.table).await.map_err(|error| failure(&error))?;
-    let parts = parts(&client, &info).await.map_err(|error| failure(&error))?;
-    let ends: i64 = parts.iter().flat_map(|part| &part.offsets).map(|(_, _, end)| end).sum();
-    let starts: i64 = parts.iter().flat_map(|part| &part.offsets).map(|(_, start, _)| start).sum();
+    let info = client
+        .table_info(&arguments.table)
+        .await
+        .map_err(|error| failure(&error))?;
+    let parts = parts(&client, &info)
+        .await
+        .map_err(|error| failure(&error))?;
+    let ends: i64 = parts
+        .iter()
+        .flat_map(|part| &part.offsets)
+        .map(|(_, _, end)| end)
+        .sum();
+    let starts: i64 = parts
+        .iter()
+        .flat_map(|part| &part.offsets)
+        .map(|(_, start, _)| start)
+        .sum();
     if arguments.json {
         let mut document = summary(&info);
-        document["log_start_sum"] = starts.into();
-        document["log_end_sum"] = ends.into();
-        document["partitions"] = parts.iter().map(part_json).collect();
+        if let Some(fields) = document.as_object_mut() {
+            fields.insert("log_start_sum".to_owned(), starts.into());
+            fields.insert("log_end_sum".to_owned(), ends.into());
+            fields.insert(
+                "partitions".to_owned(),
+                parts.iter().map(part_json).collect(),
+            );
+        }
         return print_json(&document);
     }
     let descriptor = &info.descriptor;
-    let mut text = format!("table       {} (id {}, schema {})\n", info.path, info.table_id, info.schema_id);
+    let mut text = format!(
+        "table       {} (id {}, schema {})\n",
+        info.path, info.table_id, info.schema_id
+    );
     for (name, keys) in [
         ("primary key", &descriptor.schema.primary_key),
         ("partitions", &descriptor.partition_keys),
@@ -176,12 +238,24 @@ async fn show(arguments: TableTarget) -> Outcome {
         descriptor.bucket_count.unwrap_or_default(),
         info.bucket_layout_epoch
     );
-    text += &format!("rows in log {} (offsets {} to {})\n", count(ends - starts), count(starts), count(ends));
-    for (key, value) in shown(&descriptor.properties).into_iter().chain(shown(&descriptor.custom_properties)) {
+    text += &format!(
+        "rows in log {} (offsets {} to {})\n",
+        count(ends - starts),
+        count(starts),
+        count(ends)
+    );
+    for (key, value) in shown(&descriptor.properties)
+        .into_iter()
+        .chain(shown(&descriptor.custom_properties))
+    {
         text += &format!("option      {key} = {value}\n");
     }
     print(&text)?;
-    let mut columns = Columns::new(&[("COLUMN", Align::Left), ("TYPE", Align::Left), ("COMMENT", Align::Left)]);
+    let mut columns = Columns::new(&[
+        ("COLUMN", Align::Left),
+        ("TYPE", Align::Left),
+        ("COMMENT", Align::Left),
+    ]);
     for column in &descriptor.schema.columns {
         let comment = column.comment.clone().unwrap_or_default();
         columns.row([column.name.clone(), type_text(&column.ty), comment]);
@@ -202,23 +276,35 @@ fn part_json(part: &Part) -> serde_json::Value {
 
 async fn partitions(arguments: TableTarget) -> Outcome {
     let client = cluster(&arguments.cluster).await?;
-    let info = client.table_info(&arguments.table).await.map_err(|error| failure(&error))?;
+    let info = client
+        .table_info(&arguments.table)
+        .await
+        .map_err(|error| failure(&error))?;
     if !info.descriptor.is_partitioned() {
         return Err(Failure::failed(format!("{} has no partitions", info.path)));
     }
-    let parts = parts(&client, &info).await.map_err(|error| failure(&error))?;
+    let parts = parts(&client, &info)
+        .await
+        .map_err(|error| failure(&error))?;
     if arguments.json {
         return print_json(&parts.iter().map(part_json).collect::<Vec<_>>());
     }
     let mut columns = Columns::new(&[
-        ("PARTITION", Align::Left), ("ID", Align::Right), ("BUCKETS", Align::Right), ("ROWS IN LOG", Align::Right),
+        ("PARTITION", Align::Left),
+        ("ID", Align::Right),
+        ("BUCKETS", Align::Right),
+        ("ROWS IN LOG", Align::Right),
     ]);
     for part in &parts {
         let rows: i64 = part.offsets.iter().map(|(_, start, end)| end - start).sum();
         let partition = part.partition.as_ref();
         columns.row([
-            partition.map(|partition| partition.name.clone()).unwrap_or_default(),
-            partition.map(|partition| partition.id.to_string()).unwrap_or_default(),
+            partition
+                .map(|partition| partition.name.clone())
+                .unwrap_or_default(),
+            partition
+                .map(|partition| partition.id.to_string())
+                .unwrap_or_default(),
             part.buckets.to_string(),
             count(rows),
         ]);
@@ -227,8 +313,13 @@ async fn partitions(arguments: TableTarget) -> Outcome {
 }
 
 async fn create(arguments: TableCreate) -> Outcome {
-    let columns = arguments.columns.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>();
-    let schema = Schema::new(columns.map_err(Failure::usage)?, Vec::new()).map_err(Failure::usage)?;
+    let columns = arguments
+        .columns
+        .iter()
+        .map(|text| parse(text))
+        .collect::<Result<Vec<_>, _>>();
+    let schema =
+        Schema::new(columns.map_err(Failure::usage)?, Vec::new()).map_err(Failure::usage)?;
     let mut descriptor = TableDescriptor::new(schema);
     descriptor.partition_keys = arguments.partition_by;
     descriptor.bucket_keys = arguments.bucket_key;
@@ -243,7 +334,11 @@ async fn create(arguments: TableCreate) -> Outcome {
     }
     let client = cluster(&arguments.cluster).await?;
     client
-        .create_database(&arguments.table.database, &DatabaseDescriptor::default(), true)
+        .create_database(
+            &arguments.table.database,
+            &DatabaseDescriptor::default(),
+            true,
+        )
         .await
         .map_err(|error| failure(&error))?;
     client
@@ -253,7 +348,11 @@ async fn create(arguments: TableCreate) -> Outcome {
 }
 
 async fn alter(arguments: TableAlter) -> Outcome {
-    let columns = arguments.columns.iter().map(|text| parse(text)).collect::<Result<Vec<_>, _>>();
+    let columns = arguments
+        .columns
+        .iter()
+        .map(|text| parse(text))
+        .collect::<Result<Vec<_>, _>>();
     let mut changes = TableChanges {
         reset: arguments.resets,
         add_columns: columns.map_err(Failure::usage)?,
@@ -261,17 +360,25 @@ async fn alter(arguments: TableAlter) -> Outcome {
     };
     for (key, value) in arguments.options {
         if key == "bucket.num" {
-            let buckets = value.parse().map_err(|_| Failure::usage(format!("bucket.num={value} is no number")))?;
+            let buckets = value
+                .parse()
+                .map_err(|_| Failure::usage(format!("bucket.num={value} is no number")))?;
             changes.bucket_count = Some(TotalBuckets(buckets));
         } else {
             changes.set.push((key, value));
         }
     }
     let client = cluster(&arguments.cluster).await?;
-    client.alter_table(&arguments.table, &changes, false).await.map_err(|error| failure(&error))
+    client
+        .alter_table(&arguments.table, &changes, false)
+        .await
+        .map_err(|error| failure(&error))
 }
 
 async fn drop_table(arguments: TableDrop) -> Outcome {
     let client = cluster(&arguments.cluster).await?;
-    client.drop_table(&arguments.table, arguments.if_exists).await.map_err(|error| failure(&error))
+    client
+        .drop_table(&arguments.table, arguments.if_exists)
+        .await
+        .map_err(|error| failure(&error))
 }

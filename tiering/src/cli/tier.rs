@@ -37,13 +37,20 @@ pub async fn run(arguments: Tier) -> Outcome {
     let grpc_listener = listen(&arguments.grpc).await?;
     let addresses = (address(&http_listener)?, address(&grpc_listener)?);
     let (handle, registry) = start(config.clone())?;
-    let about = format!("daemon of {} into {}", config.bootstrap.join(","), config.warehouse);
+    let about = format!(
+        "daemon of {} into {}",
+        config.bootstrap.join(","),
+        config.warehouse
+    );
     let mut surfaces = Surfaces::new(stop.clone());
     surfaces.serve_grpc(grpc_listener, handle.clone());
     surfaces.serve_http(http_listener, about, Some(handle.clone()), vec![registry]);
     if stop.run_until_cancelled(handle.ready()).await.is_some() {
         let (http, grpc) = addresses;
-        say_ready(&format!("READY http={http} grpc={grpc} warehouse={}", config.warehouse))?;
+        say_ready(&format!(
+            "READY http={http} grpc={grpc} warehouse={}",
+            config.warehouse
+        ))?;
     }
     let ended = surfaces.wait().await;
     handle.shutdown().await;
@@ -90,12 +97,14 @@ pub fn stop_signal() -> Outcome<CancellationToken> {
 /// # Errors
 /// 1 that names the address.
 pub async fn listen(at: &str) -> Outcome<TcpListener> {
-    TcpListener::bind(at).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => {
-            Failure::failed(format!("{at} is in use by another process: choose another port, or port 0"))
-        }
-        _ => Failure::failed(format!("can't listen on {at}: {error}")),
-    })
+    TcpListener::bind(at)
+        .await
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::AddrInUse => Failure::failed(format!(
+                "{at} is in use by another process: choose another port, or port 0"
+            )),
+            _ => Failure::failed(format!("can't listen on {at}: {error}")),
+        })
 }
 
 /// The address a listener has.
@@ -112,7 +121,9 @@ pub fn address(listener: &TcpListener) -> Outcome<String> {
 /// If standard output can't be written.
 pub fn say_ready(line: &str) -> Outcome {
     let mut out = std::io::stdout();
-    writeln!(out, "{line}").and_then(|()| out.flush()).map_err(Failure::error)
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(Failure::error)
 }
 
 /// What people and machines talk to: control API and page.
@@ -125,14 +136,19 @@ pub struct Surfaces {
 impl Surfaces {
     /// None yet; all end with `stop`.
     pub fn new(stop: CancellationToken) -> Self {
-        Self { stop, tasks: JoinSet::new() }
+        Self {
+            stop,
+            tasks: JoinSet::new(),
+        }
     }
 
     /// Serves the control API.
     pub fn serve_grpc(&mut self, listener: TcpListener, handle: Handle) {
         let served = grpc::serve(listener, handle, self.stop.clone());
         self.tasks.spawn(async move {
-            served.await.map_err(|error| Failure::failed(format!("control API: {error}")))
+            served
+                .await
+                .map_err(|error| Failure::failed(format!("control API: {error}")))
         });
     }
 
@@ -144,10 +160,17 @@ impl Surfaces {
         daemon: Option<Handle>,
         registries: Vec<Arc<Registry>>,
     ) {
-        let site = http::Site { about, daemon, registries, clock: Arc::new(SystemClock) };
+        let site = http::Site {
+            about,
+            daemon,
+            registries,
+            clock: Arc::new(SystemClock),
+        };
         let served = http::serve(listener, site, self.stop.clone());
         self.tasks.spawn(async move {
-            served.await.map_err(|error| Failure::failed(format!("page: {error}")))
+            served
+                .await
+                .map_err(|error| Failure::failed(format!("page: {error}")))
         });
     }
 

@@ -21,7 +21,9 @@ pub async fn run(arguments: Verify) -> Outcome {
     let client: Arc<dyn TieringClient> = Arc::new(WireCluster::new(&cluster(&arguments.cluster)));
     let url = &arguments.warehouse.warehouse;
     let warehouse = Warehouse::open(url, &BTreeMap::new()).map_err(|error| failure(&error))?;
-    let report = audit(&client, &warehouse, &arguments.table).await.map_err(|error| failure(&error))?;
+    let report = audit(&client, &warehouse, &arguments.table)
+        .await
+        .map_err(|error| failure(&error))?;
     if arguments.json {
         print_json(&report)?;
     } else {
@@ -29,7 +31,10 @@ pub async fn run(arguments: Verify) -> Outcome {
     }
     match report.findings.len() {
         0 => Ok(()),
-        found => Err(Failure::failed(format!("{}: {found} findings", arguments.table))),
+        found => Err(Failure::failed(format!(
+            "{}: {found} findings",
+            arguments.table
+        ))),
     }
 }
 
@@ -52,7 +57,11 @@ pub fn show(report: &Report) -> Outcome {
         report.snapshots,
         count(report.compared_rows),
     ))?;
-    if report.findings.is_empty() { print("verify: ok\n") } else { Ok(()) }
+    if report.findings.is_empty() {
+        print("verify: ok\n")
+    } else {
+        Ok(())
+    }
 }
 
 /// Settings of the calls to a cluster.
@@ -66,5 +75,9 @@ pub fn cluster(arguments: &Cluster) -> DaemonConfig {
 }
 
 fn failure(error: &Error) -> Failure {
-    if error.is_retriable() { Failure::try_again(sentence(error)) } else { Failure::error(error) }
+    if error.is_retriable() {
+        Failure::try_again(sentence(error))
+    } else {
+        Failure::error(error)
+    }
 }

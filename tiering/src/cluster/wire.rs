@@ -63,7 +63,8 @@ impl WireCluster {
             .map_err(failed("connect"))
     }
 
-    /// A call to the coordinator that is sent once; after trouble with reaching it, the next one looks for it anew.
+    /// A call to the coordinator that is sent once; after trouble with reaching it, the next one
+    /// looks for it anew.
     async fn refreshed<T>(
         &self,
         call: &'static str,

@@ -1,4 +1,5 @@
-//! What the daemon knows of its tables and what it does next: pure, driven by events and the time they carry.
+//! What the daemon knows of its tables and what it does next: pure, driven by events and the time
+//! they carry.
 
 use std::collections::BTreeMap;
 
@@ -113,7 +114,8 @@ impl Board {
             }
             return actions;
         }
-        // Delivered, or refused because the table is someone else's by now: either way there is nothing more to say.
+        // Delivered, or refused because the table is someone else's by now: either way there is
+        // nothing more to say.
         for entry in &sent.finished {
             self.finished.retain(|_, done| done.entry != *entry);
         }
@@ -205,7 +207,8 @@ impl Board {
             .or_insert_with(|| Entry::new(path.clone()))
     }
 
-    /// The rounds to start at `now_ms`, as many as there are slots; each counts as running from now on.
+    /// The rounds to start at `now_ms`, as many as there are slots; each counts as running from now
+    /// on.
     pub(super) fn due(&mut self, now_ms: i64) -> Vec<Action> {
         let mut free = self.slots.saturating_sub(self.running());
         let mut actions = Vec::new();

@@ -1,4 +1,5 @@
-//! A look at how far the lake is behind: high watermarks against what the last rounds left in the lake.
+//! A look at how far the lake is behind: high watermarks against what the last rounds left in the
+//! lake.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -149,7 +149,7 @@ impl DaemonTask {
     fn wake(&self) -> Instant {
         let now = Instant::now();
         let now_ms = self.now_ms();
-        let mut wake = now + Duration::from_secs(3_600);
+        let mut wake = now + Duration::from_hours(1);
         if self.calls.is_empty() {
             wake = wake.min(self.next_heartbeat);
         }

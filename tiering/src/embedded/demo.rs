@@ -4,26 +4,28 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
+use weir_protocol::client::{Client, ClientConfig};
+use weir_protocol::ids::{BucketId, TablePath};
 use weir_server::{RunningServer, ServerConfig};
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::output::{count, print};
-use weir_tiering::cli::{Cluster, Demo, LakeCommand, LakeTarget, Load, Warehouse, lake, load, tier, verify};
-use weir_tiering::cluster::wire::WireCluster;
+use weir_tiering::cli::{
+    Cluster, Demo, LakeCommand, LakeTarget, Load, Warehouse, lake, load, tier, verify,
+};
 use weir_tiering::cluster::TieringClient;
+use weir_tiering::cluster::wire::WireCluster;
 use weir_tiering::config::DaemonConfig;
 use weir_tiering::daemon::Handle;
 use weir_tiering::lake_table::Warehouse as OpenWarehouse;
 use weir_tiering::verify::audit;
-use weir_protocol::client::{Client, ClientConfig};
-use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
-use weir_protocol::ids::{BucketId, TablePath};
 
 use super::serve;
 
 /// A file that marks a folder of an earlier demo.
 const MARK: &str = "weir-demo";
 /// The longest wait for the lake to catch up.
-const CATCH_UP: Duration = Duration::from_secs(180);
+const CATCH_UP: Duration = Duration::from_mins(3);
 /// How often the lake is looked at meanwhile.
 const LOOK: Duration = Duration::from_millis(200);
 
@@ -58,33 +60,65 @@ pub(crate) async fn run(arguments: Demo) -> Outcome {
     shown
 }
 
-async fn show(server: &RunningServer, handle: &Handle, daemon: &DaemonConfig, scale: f64) -> Outcome {
+async fn show(
+    server: &RunningServer,
+    handle: &Handle,
+    daemon: &DaemonConfig,
+    scale: f64,
+) -> Outcome {
     handle.ready().await.map_err(Failure::error)?;
     let lineitem = TablePath::new("demo", "lineitem");
     let part = TablePath::new("demo", "part");
-    print(&format!("server {}  lake {}\n\n", server.addr(), server.warehouse()))?;
-    let keyed = (vec!["l_shipyear".to_owned()], vec!["l_orderkey".to_owned()], Some(4));
+    print(&format!(
+        "server {}  lake {}\n\n",
+        server.addr(),
+        server.warehouse()
+    ))?;
+    let keyed = (
+        vec!["l_shipyear".to_owned()],
+        vec!["l_orderkey".to_owned()],
+        Some(4),
+    );
     load_table(server, &lineitem, &format!("tpch:lineitem:{scale}"), keyed).await?;
-    load_table(server, &part, &format!("tpch:part:{scale}"), (vec![], vec![], Some(2))).await?;
+    load_table(
+        server,
+        &part,
+        &format!("tpch:part:{scale}"),
+        (vec![], vec![], Some(2)),
+    )
+    .await?;
 
-    let client = Client::connect(ClientConfig::new([server.addr()])).await.map_err(Failure::error)?;
+    let client = Client::connect(ClientConfig::new([server.addr()]))
+        .await
+        .map_err(Failure::error)?;
     let cluster: Arc<dyn TieringClient> = Arc::new(WireCluster::new(daemon));
-    let warehouse = OpenWarehouse::open(server.warehouse(), &Default::default()).map_err(Failure::error)?;
+    let warehouse =
+        OpenWarehouse::open(server.warehouse(), &Default::default()).map_err(Failure::error)?;
     for path in [&lineitem, &part] {
         let loaded = log_rows(&client, path).await?;
         let in_lake = wait(&warehouse, path, loaded).await?;
-        print(&format!("\n{path}: {} loaded = {} in lake\n", count(loaded), count(in_lake)))?;
+        print(&format!(
+            "\n{path}: {} loaded = {} in lake\n",
+            count(loaded),
+            count(in_lake)
+        ))?;
         let target = LakeTarget {
             table: path.clone(),
-            warehouse: Warehouse { warehouse: server.warehouse().to_owned() },
+            warehouse: Warehouse {
+                warehouse: server.warehouse().to_owned(),
+            },
             snapshot: None,
             json: false,
         };
         lake::run(LakeCommand::Partitions(target)).await?;
-        let report = audit(&cluster, &warehouse, path).await.map_err(Failure::error)?;
+        let report = audit(&cluster, &warehouse, path)
+            .await
+            .map_err(Failure::error)?;
         verify::show(&report)?;
         if !report.findings.is_empty() || report.rows != loaded {
-            return Err(Failure::failed(format!("{path}: the lake is not what was loaded")));
+            return Err(Failure::failed(format!(
+                "{path}: the lake is not what was loaded"
+            )));
         }
     }
     client.close().await;
@@ -98,7 +132,11 @@ async fn load_table(
     (partition_by, bucket_key, buckets): (Vec<String>, Vec<String>, Option<i32>),
 ) -> Outcome {
     load::run(Load {
-        cluster: Cluster { bootstrap: vec![server.addr()], user: None, password: None },
+        cluster: Cluster {
+            bootstrap: vec![server.addr()],
+            user: None,
+            password: None,
+        },
         table: table.clone(),
         source: source.to_owned(),
         create: true,
@@ -135,7 +173,12 @@ async fn log_rows(client: &Client, path: &TablePath) -> Outcome<i64> {
             spec: OffsetSpec::Latest,
             routing_count: buckets,
         };
-        for end in client.list_offsets(&request).await.map_err(Failure::error)?.into_values() {
+        for end in client
+            .list_offsets(&request)
+            .await
+            .map_err(Failure::error)?
+            .into_values()
+        {
             rows += end.map_err(Failure::error)?.0;
         }
     }
@@ -145,7 +188,10 @@ async fn log_rows(client: &Client, path: &TablePath) -> Outcome<i64> {
 /// Waits until the lake table holds as many rows as were loaded.
 async fn wait(warehouse: &OpenWarehouse, path: &TablePath, loaded: i64) -> Outcome<i64> {
     let started = Instant::now();
-    let lake = warehouse.table(path, &Default::default()).await.map_err(Failure::error)?;
+    let lake = warehouse
+        .table(path, &Default::default())
+        .await
+        .map_err(Failure::error)?;
     loop {
         let snapshot = lake.table.latest_snapshot().await.map_err(Failure::error)?;
         let found = snapshot.map_or(0, |snapshot| snapshot.total_record_count);
@@ -153,7 +199,11 @@ async fn wait(warehouse: &OpenWarehouse, path: &TablePath, loaded: i64) -> Outco
             return Ok(found);
         }
         if found > loaded || started.elapsed() > CATCH_UP {
-            let message = format!("{path}: {} rows loaded, {} in the lake", count(loaded), count(found));
+            let message = format!(
+                "{path}: {} rows loaded, {} in the lake",
+                count(loaded),
+                count(found)
+            );
             return Err(Failure::failed(message));
         }
         tokio::time::sleep(LOOK).await;
@@ -162,9 +212,8 @@ async fn wait(warehouse: &OpenWarehouse, path: &TablePath, loaded: i64) -> Outco
 
 /// An empty folder: the given one, or a new one among temporary files.
 fn folder(given: Option<PathBuf>) -> Outcome<PathBuf> {
-    let folder = given.unwrap_or_else(|| {
-        std::env::temp_dir().join(format!("weir-demo-{}", std::process::id()))
-    });
+    let folder = given
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("weir-demo-{}", std::process::id())));
     let named = |error: std::io::Error| Failure::failed(format!("{}: {error}", folder.display()));
     let entries = match std::fs::read_dir(&folder) {
         Ok(entries) => entries.count(),
@@ -173,13 +222,20 @@ fn folder(given: Option<PathBuf>) -> Outcome<PathBuf> {
     };
     if entries > 0 {
         if !folder.join(MARK).is_file() {
-            let message = format!("{} is not empty and no earlier demo: choose another folder", folder.display());
+            let message = format!(
+                "{} is not empty and no earlier demo: choose another folder",
+                folder.display()
+            );
             return Err(Failure::failed(message));
         }
         std::fs::remove_dir_all(&folder).map_err(named)?;
     }
     std::fs::create_dir_all(&folder).map_err(named)?;
-    std::fs::write(folder.join(MARK), "A folder of `weir demo`: emptied by the next one.\n").map_err(named)?;
+    std::fs::write(
+        folder.join(MARK),
+        "A folder of `weir demo`: emptied by the next one.\n",
+    )
+    .map_err(named)?;
     let data = folder.join("data");
     std::fs::create_dir_all(&data).map_err(named)?;
     Ok(absolute(&data))

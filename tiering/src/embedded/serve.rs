@@ -14,7 +14,12 @@ pub(crate) async fn run(arguments: Serve) -> Outcome {
     let http_address = address(&http)?;
     let server = start(config).await?;
     let mut surfaces = Surfaces::new(stop.clone());
-    surfaces.serve_http(http, format!("server at {}", server.addr()), None, vec![server.metrics()]);
+    surfaces.serve_http(
+        http,
+        format!("server at {}", server.addr()),
+        None,
+        vec![server.metrics()],
+    );
     say_ready(&format!(
         "READY fluss={} http={http_address} warehouse={}",
         server.addr(),
@@ -44,5 +49,7 @@ pub(crate) fn config(flags: &Serving, settings: Settings) -> Outcome<ServerConfi
 
 /// Starts a server.
 pub(crate) async fn start(config: ServerConfig) -> Outcome<RunningServer> {
-    Server::start(config, Components::default()).await.map_err(Failure::error)
+    Server::start(config, Components::default())
+        .await
+        .map_err(Failure::error)
 }

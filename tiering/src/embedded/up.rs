@@ -34,7 +34,11 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
     let mut surfaces = Surfaces::new(stop.clone());
     surfaces.serve_grpc(grpc, handle.clone());
     let registries = vec![server.metrics(), registry];
-    let about = format!("server at {}, lake in {}", server.addr(), server.warehouse());
+    let about = format!(
+        "server at {}, lake in {}",
+        server.addr(),
+        server.warehouse()
+    );
     surfaces.serve_http(http, about, Some(handle.clone()), registries);
     if stop.run_until_cancelled(handle.ready()).await.is_some() {
         say_ready(&format!(

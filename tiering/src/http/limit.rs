@@ -27,7 +27,10 @@ pub(super) struct Counted {
 
 impl Limited {
     pub(super) fn new(listener: TcpListener, limit: usize) -> Self {
-        Self { listener, permits: Arc::new(Semaphore::new(limit)) }
+        Self {
+            listener,
+            permits: Arc::new(Semaphore::new(limit)),
+        }
     }
 }
 
@@ -39,7 +42,13 @@ impl Listener for Limited {
         // The semaphore is never closed.
         let permit = Arc::clone(&self.permits).acquire_owned().await.ok();
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        (Counted { stream, _permit: permit }, address)
+        (
+            Counted {
+                stream,
+                _permit: permit,
+            },
+            address,
+        )
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -68,7 +68,8 @@ pub enum Error {
 }
 
 impl Source {
-    /// Opens a file and finds its columns: a Parquet file names them; the types of CSV and JSON are guessed from
+    /// Opens a file and finds its columns: a Parquet file names them; the types of CSV and JSON are
+    /// guessed from
     /// the first 10,000 rows.
     ///
     /// # Errors
@@ -78,26 +79,45 @@ impl Source {
             Some("parquet") => Kind::Parquet,
             Some("csv") => Kind::Csv,
             Some("jsonl" | "ndjson") => Kind::JsonLines,
-            _ => return Err(Error::Kind { path: path.to_owned() }),
+            _ => {
+                return Err(Error::Kind {
+                    path: path.to_owned(),
+                });
+            }
         };
         let mut file = open(path)?;
         let schema = match kind {
-            Kind::Parquet => ParquetRecordBatchReaderBuilder::try_new(file)
-                .map_err(|source| Error::Parquet { path: path.to_owned(), source })?
-                .schema()
-                .clone(),
+            Kind::Parquet => {
+                let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|source| {
+                    Error::Parquet {
+                        path: path.to_owned(),
+                        source,
+                    }
+                })?;
+                Arc::clone(builder.schema())
+            }
             Kind::Csv => Format::default()
                 .with_header(true)
                 .infer_schema(&mut file, Some(SAMPLE_ROWS))
                 .map(|(schema, _)| Arc::new(schema))
-                .map_err(|source| Error::Text { path: path.to_owned(), source })?,
+                .map_err(|source| Error::Text {
+                    path: path.to_owned(),
+                    source,
+                })?,
             Kind::JsonLines => {
                 arrow::json::reader::infer_json_schema(BufReader::new(file), Some(SAMPLE_ROWS))
                     .map(|(schema, _)| Arc::new(schema))
-                    .map_err(|source| Error::Text { path: path.to_owned(), source })?
+                    .map_err(|source| Error::Text {
+                        path: path.to_owned(),
+                        source,
+                    })?
             }
         };
-        Ok(Self { path: path.to_owned(), kind, schema })
+        Ok(Self {
+            path: path.to_owned(),
+            kind,
+            schema,
+        })
     }
 
     /// The columns.
@@ -111,32 +131,47 @@ impl Source {
     /// [`Error`] names the file; a batch that can't be read is an error of the iterator.
     pub fn batches(&self) -> Result<Batches, Error> {
         let mut file = open(&self.path)?;
-        file.rewind().map_err(|source| Error::Io { path: self.path.clone(), source })?;
+        file.rewind().map_err(|source| Error::Io {
+            path: self.path.clone(),
+            source,
+        })?;
         Ok(match self.kind {
             Kind::Parquet => Box::new(
                 ParquetRecordBatchReaderBuilder::try_new(file)
                     .and_then(|builder| builder.with_batch_size(BATCH_ROWS).build())
-                    .map_err(|source| Error::Parquet { path: self.path.clone(), source })?,
+                    .map_err(|source| Error::Parquet {
+                        path: self.path.clone(),
+                        source,
+                    })?,
             ),
             Kind::Csv => Box::new(
                 arrow::csv::ReaderBuilder::new(self.schema())
                     .with_header(true)
                     .with_batch_size(BATCH_ROWS)
                     .build(file)
-                    .map_err(|source| Error::Text { path: self.path.clone(), source })?,
+                    .map_err(|source| Error::Text {
+                        path: self.path.clone(),
+                        source,
+                    })?,
             ),
             Kind::JsonLines => Box::new(
                 arrow::json::ReaderBuilder::new(self.schema())
                     .with_batch_size(BATCH_ROWS)
                     .build(BufReader::new(file))
-                    .map_err(|source| Error::Text { path: self.path.clone(), source })?,
+                    .map_err(|source| Error::Text {
+                        path: self.path.clone(),
+                        source,
+                    })?,
             ),
         })
     }
 }
 
 fn open(path: &Path) -> Result<File, Error> {
-    File::open(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+    File::open(path).map_err(|source| Error::Io {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 #[cfg(test)]
@@ -163,7 +198,12 @@ mod tests {
     fn a_csv_file_has_the_columns_of_its_header() {
         let (_folder, path) = written("a.csv", "id,name\n1,one\n2,\n");
         let source = Source::open(&path).unwrap();
-        let names: Vec<_> = source.schema().fields().iter().map(|f| f.name().clone()).collect();
+        let names: Vec<_> = source
+            .schema()
+            .fields()
+            .iter()
+            .map(|f| f.name().clone())
+            .collect();
         assert_eq!(names, ["id", "name"]);
         assert_eq!(rows(&read(&source)), 2);
         assert_eq!(read(&source), read(&source));
@@ -183,6 +223,9 @@ mod tests {
         assert!(error.contains("a.parquet"), "{error}");
         let (_folder, path) = written("a.txt", "");
         let error = Source::open(&path).unwrap_err().to_string();
-        assert!(error.ends_with("its name must end in .parquet, .csv or .jsonl"), "{error}");
+        assert!(
+            error.ends_with("its name must end in .parquet, .csv or .jsonl"),
+            "{error}"
+        );
     }
 }

@@ -65,7 +65,10 @@ impl Table {
 
     /// The table of this name, in lower case as in the specification.
     pub fn from_name(name: &str) -> Option<Self> {
-        Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, table)| *table)
+        Self::NAMES
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, table)| *table)
     }
 
     /// All names, for messages.
@@ -87,42 +90,79 @@ impl Source {
         let (scale, table) = (self.scale, self.table);
         match table {
             Table::Region => batches(table, RegionGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.r_regionkey).text(1, &r.r_name).text(2, &r.r_comment);
+                c.int(0, r.r_regionkey)
+                    .text(1, &r.r_name)
+                    .text(2, &r.r_comment);
             }),
             Table::Nation => batches(table, NationGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.n_nationkey).text(1, &r.n_name).int(2, r.n_regionkey).text(3, &r.n_comment);
+                c.int(0, r.n_nationkey)
+                    .text(1, &r.n_name)
+                    .int(2, r.n_regionkey)
+                    .text(3, &r.n_comment);
             }),
             Table::Supplier => batches(table, SupplierGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.s_suppkey).text(1, &r.s_name).text(2, &r.s_address).int(3, r.s_nationkey);
-                c.text(4, &r.s_phone).decimal(5, r.s_acctbal).text(6, &r.s_comment);
+                c.int(0, r.s_suppkey)
+                    .text(1, &r.s_name)
+                    .text(2, &r.s_address)
+                    .int(3, r.s_nationkey);
+                c.text(4, &r.s_phone)
+                    .decimal(5, r.s_acctbal)
+                    .text(6, &r.s_comment);
             }),
             Table::Customer => batches(table, CustomerGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.c_custkey).text(1, &r.c_name).text(2, &r.c_address).int(3, r.c_nationkey);
-                c.text(4, &r.c_phone).decimal(5, r.c_acctbal).text(6, &r.c_mktsegment);
+                c.int(0, r.c_custkey)
+                    .text(1, &r.c_name)
+                    .text(2, &r.c_address)
+                    .int(3, r.c_nationkey);
+                c.text(4, &r.c_phone)
+                    .decimal(5, r.c_acctbal)
+                    .text(6, &r.c_mktsegment);
                 c.text(7, &r.c_comment);
             }),
             Table::Part => batches(table, PartGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.p_partkey).text(1, &r.p_name).text(2, &r.p_mfgr).text(3, &r.p_brand);
-                c.text(4, &r.p_type).small(5, r.p_size).text(6, &r.p_container);
+                c.int(0, r.p_partkey)
+                    .text(1, &r.p_name)
+                    .text(2, &r.p_mfgr)
+                    .text(3, &r.p_brand);
+                c.text(4, &r.p_type)
+                    .small(5, r.p_size)
+                    .text(6, &r.p_container);
                 c.decimal(7, r.p_retailprice).text(8, &r.p_comment);
             }),
             Table::PartSupp => batches(table, PartSuppGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.ps_partkey).int(1, r.ps_suppkey).small(2, r.ps_availqty);
+                c.int(0, r.ps_partkey)
+                    .int(1, r.ps_suppkey)
+                    .small(2, r.ps_availqty);
                 c.decimal(3, r.ps_supplycost).text(4, &r.ps_comment);
             }),
             Table::Orders => batches(table, OrderGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.o_orderkey).int(1, r.o_custkey).text(2, &r.o_orderstatus);
-                c.decimal(3, r.o_totalprice).date(4, r.o_orderdate.to_unix_epoch());
-                c.text(5, &r.o_orderpriority).text(6, &r.o_clerk).small(7, r.o_shippriority);
+                c.int(0, r.o_orderkey)
+                    .int(1, r.o_custkey)
+                    .text(2, &r.o_orderstatus);
+                c.decimal(3, r.o_totalprice)
+                    .date(4, r.o_orderdate.to_unix_epoch());
+                c.text(5, &r.o_orderpriority)
+                    .text(6, &r.o_clerk)
+                    .small(7, r.o_shippriority);
                 c.text(8, &r.o_comment);
             }),
             Table::LineItem => batches(table, LineItemGenerator::new(scale, 1, 1), |c, r| {
-                c.int(0, r.l_orderkey).int(1, r.l_partkey).int(2, r.l_suppkey).small(3, r.l_linenumber);
-                c.decimal(4, TPCHDecimal::new(r.l_quantity * 100)).decimal(5, r.l_extendedprice);
-                c.decimal(6, r.l_discount).decimal(7, r.l_tax).text(8, &r.l_returnflag);
-                c.text(9, &r.l_linestatus).date(10, r.l_shipdate.to_unix_epoch());
-                c.date(11, r.l_commitdate.to_unix_epoch()).date(12, r.l_receiptdate.to_unix_epoch());
-                c.text(13, &r.l_shipinstruct).text(14, &r.l_shipmode).text(15, &r.l_comment);
+                c.int(0, r.l_orderkey)
+                    .int(1, r.l_partkey)
+                    .int(2, r.l_suppkey)
+                    .small(3, r.l_linenumber);
+                c.decimal(4, TPCHDecimal::new(r.l_quantity * 100))
+                    .decimal(5, r.l_extendedprice);
+                c.decimal(6, r.l_discount)
+                    .decimal(7, r.l_tax)
+                    .text(8, &r.l_returnflag);
+                c.text(9, &r.l_linestatus)
+                    .date(10, r.l_shipdate.to_unix_epoch());
+                c.date(11, r.l_commitdate.to_unix_epoch())
+                    .date(12, r.l_receiptdate.to_unix_epoch());
+                c.text(13, &r.l_shipinstruct)
+                    .text(14, &r.l_shipmode)
+                    .text(15, &r.l_comment);
                 c.year(16, &r.l_shipdate);
             }),
         }
@@ -174,35 +214,55 @@ impl Column {
 
 impl Columns {
     fn int(&mut self, index: usize, value: i64) -> &mut Self {
-        if let Some(Column { values: Values::Int(builder), .. }) = self.0.get_mut(index) {
+        if let Some(Column {
+            values: Values::Int(builder),
+            ..
+        }) = self.0.get_mut(index)
+        {
             builder.append_value(value);
         }
         self
     }
 
     fn small(&mut self, index: usize, value: i32) -> &mut Self {
-        if let Some(Column { values: Values::Small(builder), .. }) = self.0.get_mut(index) {
+        if let Some(Column {
+            values: Values::Small(builder),
+            ..
+        }) = self.0.get_mut(index)
+        {
             builder.append_value(value);
         }
         self
     }
 
     fn decimal(&mut self, index: usize, value: TPCHDecimal) -> &mut Self {
-        if let Some(Column { values: Values::Decimal(builder), .. }) = self.0.get_mut(index) {
+        if let Some(Column {
+            values: Values::Decimal(builder),
+            ..
+        }) = self.0.get_mut(index)
+        {
             builder.append_value(i128::from(value.into_inner()));
         }
         self
     }
 
     fn date(&mut self, index: usize, days: i32) -> &mut Self {
-        if let Some(Column { values: Values::Date(builder), .. }) = self.0.get_mut(index) {
+        if let Some(Column {
+            values: Values::Date(builder),
+            ..
+        }) = self.0.get_mut(index)
+        {
             builder.append_value(days);
         }
         self
     }
 
     fn text(&mut self, index: usize, value: &impl std::fmt::Display) -> &mut Self {
-        if let Some(Column { values: Values::Text(builder), .. }) = self.0.get_mut(index) {
+        if let Some(Column {
+            values: Values::Text(builder),
+            ..
+        }) = self.0.get_mut(index)
+        {
             let written = write!(builder, "{value}");
             debug_assert!(written.is_ok(), "writing to memory does not fail");
             builder.append_value("");
@@ -223,39 +283,86 @@ impl Table {
         let columns: &[(&'static str, char)] = match self {
             Self::Region => &[("r_regionkey", 'l'), ("r_name", 't'), ("r_comment", 't')],
             Self::Nation => &[
-                ("n_nationkey", 'l'), ("n_name", 't'), ("n_regionkey", 'l'), ("n_comment", 't'),
+                ("n_nationkey", 'l'),
+                ("n_name", 't'),
+                ("n_regionkey", 'l'),
+                ("n_comment", 't'),
             ],
             Self::Supplier => &[
-                ("s_suppkey", 'l'), ("s_name", 't'), ("s_address", 't'), ("s_nationkey", 'l'),
-                ("s_phone", 't'), ("s_acctbal", 'd'), ("s_comment", 't'),
+                ("s_suppkey", 'l'),
+                ("s_name", 't'),
+                ("s_address", 't'),
+                ("s_nationkey", 'l'),
+                ("s_phone", 't'),
+                ("s_acctbal", 'd'),
+                ("s_comment", 't'),
             ],
             Self::Customer => &[
-                ("c_custkey", 'l'), ("c_name", 't'), ("c_address", 't'), ("c_nationkey", 'l'),
-                ("c_phone", 't'), ("c_acctbal", 'd'), ("c_mktsegment", 't'), ("c_comment", 't'),
+                ("c_custkey", 'l'),
+                ("c_name", 't'),
+                ("c_address", 't'),
+                ("c_nationkey", 'l'),
+                ("c_phone", 't'),
+                ("c_acctbal", 'd'),
+                ("c_mktsegment", 't'),
+                ("c_comment", 't'),
             ],
             Self::Part => &[
-                ("p_partkey", 'l'), ("p_name", 't'), ("p_mfgr", 't'), ("p_brand", 't'),
-                ("p_type", 't'), ("p_size", 'i'), ("p_container", 't'), ("p_retailprice", 'd'),
+                ("p_partkey", 'l'),
+                ("p_name", 't'),
+                ("p_mfgr", 't'),
+                ("p_brand", 't'),
+                ("p_type", 't'),
+                ("p_size", 'i'),
+                ("p_container", 't'),
+                ("p_retailprice", 'd'),
                 ("p_comment", 't'),
             ],
             Self::PartSupp => &[
-                ("ps_partkey", 'l'), ("ps_suppkey", 'l'), ("ps_availqty", 'i'),
-                ("ps_supplycost", 'd'), ("ps_comment", 't'),
+                ("ps_partkey", 'l'),
+                ("ps_suppkey", 'l'),
+                ("ps_availqty", 'i'),
+                ("ps_supplycost", 'd'),
+                ("ps_comment", 't'),
             ],
             Self::Orders => &[
-                ("o_orderkey", 'l'), ("o_custkey", 'l'), ("o_orderstatus", 't'),
-                ("o_totalprice", 'd'), ("o_orderdate", 'y'), ("o_orderpriority", 't'),
-                ("o_clerk", 't'), ("o_shippriority", 'i'), ("o_comment", 't'),
+                ("o_orderkey", 'l'),
+                ("o_custkey", 'l'),
+                ("o_orderstatus", 't'),
+                ("o_totalprice", 'd'),
+                ("o_orderdate", 'y'),
+                ("o_orderpriority", 't'),
+                ("o_clerk", 't'),
+                ("o_shippriority", 'i'),
+                ("o_comment", 't'),
             ],
             Self::LineItem => &[
-                ("l_orderkey", 'l'), ("l_partkey", 'l'), ("l_suppkey", 'l'), ("l_linenumber", 'i'),
-                ("l_quantity", 'd'), ("l_extendedprice", 'd'), ("l_discount", 'd'), ("l_tax", 'd'),
-                ("l_returnflag", 't'), ("l_linestatus", 't'), ("l_shipdate", 'y'),
-                ("l_commitdate", 'y'), ("l_receiptdate", 'y'), ("l_shipinstruct", 't'),
-                ("l_shipmode", 't'), ("l_comment", 't'), ("l_shipyear", 't'),
+                ("l_orderkey", 'l'),
+                ("l_partkey", 'l'),
+                ("l_suppkey", 'l'),
+                ("l_linenumber", 'i'),
+                ("l_quantity", 'd'),
+                ("l_extendedprice", 'd'),
+                ("l_discount", 'd'),
+                ("l_tax", 'd'),
+                ("l_returnflag", 't'),
+                ("l_linestatus", 't'),
+                ("l_shipdate", 'y'),
+                ("l_commitdate", 'y'),
+                ("l_receiptdate", 'y'),
+                ("l_shipinstruct", 't'),
+                ("l_shipmode", 't'),
+                ("l_comment", 't'),
+                ("l_shipyear", 't'),
             ],
         };
-        columns.iter().map(|(name, kind)| Column { name, values: Values::of(*kind) }).collect()
+        columns
+            .iter()
+            .map(|(name, kind)| Column {
+                name,
+                values: Values::of(*kind),
+            })
+            .collect()
     }
 }
 
@@ -264,9 +371,9 @@ impl Values {
         match kind {
             'l' => Self::Int(Int64Builder::new()),
             'i' => Self::Small(Int32Builder::new()),
-            'd' => Self::Decimal(
-                Decimal128Builder::new().with_data_type(DataType::Decimal128(15, 2)),
-            ),
+            'd' => {
+                Self::Decimal(Decimal128Builder::new().with_data_type(DataType::Decimal128(15, 2)))
+            }
             'y' => Self::Date(Date32Builder::new()),
             _ => Self::Text(StringBuilder::new()),
         }
@@ -305,7 +412,10 @@ mod tests {
     #[test]
     fn every_table_fills_every_column_of_every_row() {
         for (name, table) in Table::NAMES {
-            let source = Source { table, scale: 0.001 };
+            let source = Source {
+                table,
+                scale: 0.001,
+            };
             let mut rows = 0;
             for batch in source.batches() {
                 let batch = batch.unwrap();
@@ -318,11 +428,17 @@ mod tests {
 
     #[test]
     fn line_items_are_those_of_the_specification() {
-        let source = Source { table: Table::LineItem, scale: 0.001 };
+        let source = Source {
+            table: Table::LineItem,
+            scale: 0.001,
+        };
         let batch = source.batches().next().unwrap().unwrap();
         // The first line of lineitem.tbl: 1|156|4|1|17|...|0.04|0.02|N|O|1996-03-13|...
         assert_eq!(batch.column(0).as_primitive::<Int64Type>().value(0), 1);
-        assert_eq!(batch.column(4).as_primitive::<Decimal128Type>().value(0), 1700);
+        assert_eq!(
+            batch.column(4).as_primitive::<Decimal128Type>().value(0),
+            1700
+        );
         assert_eq!(batch.column(6).as_primitive::<Decimal128Type>().value(0), 4);
         assert_eq!(batch.column(10).as_primitive::<Date32Type>().value(0), 9568);
         assert_eq!(batch.column(16).as_string::<i32>().value(0), "1996");
@@ -330,7 +446,10 @@ mod tests {
 
     #[test]
     fn the_same_source_gives_the_same_rows_again() {
-        let source = Source { table: Table::Orders, scale: 0.001 };
+        let source = Source {
+            table: Table::Orders,
+            scale: 0.001,
+        };
         let first: Vec<_> = source.batches().map(Result::unwrap).collect();
         let second: Vec<_> = source.batches().map(Result::unwrap).collect();
         assert_eq!(first, second);

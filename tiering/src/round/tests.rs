@@ -176,7 +176,8 @@ fn epochs_compare_by_coordinator_first() {
 }
 
 proptest! {
-    /// Whatever order and however cut: what is committed is a prefix of each split, and rows add up.
+    /// Whatever order and however cut: what is committed is a prefix of each split, and rows add
+    /// up.
     #[test]
     fn committed_ranges_are_prefixes_of_the_splits(
         plan in proptest::collection::vec((0..9_i64, 1..9_i64, 0..9_i64), 1..9),

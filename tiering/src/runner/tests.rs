@@ -15,7 +15,8 @@ async fn world() -> World {
     world
 }
 
-/// Runs one round of a process that meets `fault` at its `at`-th call. `None` if it never came to that call.
+/// Runs one round of a process that meets `fault` at its `at`-th call. `None` if it never came to
+/// that call.
 async fn faulty_round(world: &World, fault: Fault, at: u64) -> Option<String> {
     let faults = Faults::default();
     faults.plan(at, fault);
@@ -75,7 +76,8 @@ async fn each_row_is_in_the_lake_once_wherever_the_process_dies() {
     sweep(Fault::CrashAfter).await;
 }
 
-/// A process is frozen at each of its calls, another one takes over and commits, then the first goes on.
+/// A process is frozen at each of its calls, another one takes over and commits, then the first
+/// goes on.
 async fn zombies(fault: Fault, fence: EpochFence) {
     let mut at = 0;
     loop {
@@ -397,9 +399,8 @@ async fn a_missing_snapshot_is_registered_with_its_own_offsets_file() {
         .clear();
     let report = world.round().await.unwrap();
     assert_eq!(report.buckets, 2);
-    let state = world.cluster.state.lock();
-    assert!(state.files.contains_key(own.property(OFFSETS).unwrap()));
-    drop(state);
+    let offsets = own.property(OFFSETS).unwrap();
+    assert!(world.cluster.state.lock().files.contains_key(offsets));
     world.check(true).await;
 }
 

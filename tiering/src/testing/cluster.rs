@@ -1,4 +1,5 @@
-//! A cluster in memory: tables with logs, offsets files, registered lake snapshots, and a coordinator that hands out tables.
+//! A cluster in memory: tables with logs, offsets files, registered lake snapshots, and a
+//! coordinator that hands out tables.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -255,31 +256,27 @@ impl TieringClient for FakeCluster {
         self.call("heartbeat", |state| {
             let mut refused = Vec::new();
             for entry in &heartbeat.failed {
-                match state.check(entry.epochs, entry.table) {
-                    Some(refusal) => refused.push(refusal),
-                    None => {
-                        let path = state
-                            .by_id(entry.table)
-                            .map(|(path, _)| path.clone())
-                            .unwrap();
-                        state.offer(&path);
-                    }
+                if let Some(refusal) = state.check(entry.epochs, entry.table) {
+                    refused.push(refusal);
+                    continue;
                 }
+                let (path, _) = state.by_id(entry.table).unwrap();
+                let path = path.clone();
+                state.offer(&path);
             }
             for entry in &heartbeat.tiering {
                 refused.extend(state.check(entry.epochs, entry.table));
             }
             for entry in &heartbeat.finished {
-                match state.check(entry.epochs, entry.table) {
-                    Some(refusal) => refused.push(refusal),
-                    None => {
-                        let (path, table) = state.by_id(entry.table).unwrap();
-                        table.held = false;
-                        let path = path.clone();
-                        if state.auto || heartbeat.force_finished.contains(&entry.table) {
-                            state.offer(&path);
-                        }
-                    }
+                if let Some(refusal) = state.check(entry.epochs, entry.table) {
+                    refused.push(refusal);
+                    continue;
+                }
+                let (path, table) = state.by_id(entry.table).unwrap();
+                table.held = false;
+                let path = path.clone();
+                if state.auto || heartbeat.force_finished.contains(&entry.table) {
+                    state.offer(&path);
                 }
             }
             state.expire(&heartbeat);
@@ -456,7 +453,8 @@ impl LogReader for FakeReader {
         let lost = self.cluster.faults.after(after).await.is_err();
         self.positions = positions;
         if lost {
-            // The answer is lost: the reader asks again from where it was, which this double leaves to the next round.
+            // The answer is lost: the reader asks again from where it was, which this double leaves
+            // to the next round.
             let fault = |f: Fetched| Fetched {
                 batches: vec![],
                 fault: Some(failed("lost")),

@@ -1,4 +1,5 @@
-//! One table in a cluster in memory and its lake table, and the oracle: what is in the lake must be what is in the log.
+//! One table in a cluster in memory and its lake table, and the oracle: what is in the lake must be
+//! what is in the log.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use weir_protocol::record::{BatchIdentity, batches};
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
 use super::Faults;
-use super::cluster::{FakeCluster, FakeTable, Log};
+use super::cluster::{FakeCluster, FakeTable};
 use super::store::FaultyStore;
 use crate::cluster::TableInfo;
 use crate::committer::{self, COMMIT_USER, Committers, EpochFence};
@@ -183,7 +184,7 @@ impl World {
             .tables
             .insert(world.path.clone(), table);
         let schema = lake_schema(&shape);
-        Table::create(world.store.clone(), world.root(), &schema)
+        Table::create(Arc::clone(&world.store) as _, world.root(), &schema)
             .await
             .unwrap();
         world
@@ -195,7 +196,9 @@ impl World {
 
     /// The lake table, without faults.
     pub(crate) async fn lake(&self) -> Table {
-        Table::open(self.store.clone(), self.root()).await.unwrap()
+        Table::open(Arc::clone(&self.store) as _, self.root())
+            .await
+            .unwrap()
     }
 
     /// Appends a batch of `rows` rows.
@@ -225,7 +228,8 @@ impl World {
         self.store_batch(bucket, &bytes, ids.into_iter().map(Some).collect());
     }
 
-    /// Adds a nullable BIGINT column to both sides; rows that are appended from now on have a value in it.
+    /// Adds a nullable BIGINT column to both sides; rows that are appended from now on have a value
+    /// in it.
     pub(crate) async fn add_column(&mut self, name: &str) {
         let lake = self.lake().await;
         let schema = lake.latest_schema().await.unwrap();
@@ -262,7 +266,7 @@ impl World {
             .unwrap()
             .logs
             .entry(bucket)
-            .or_insert_with(Log::default);
+            .or_default();
         let mut stored = BytesMut::from(bytes);
         set_stored(&mut stored, LogOffset(log.end), 5_000 + log.end).unwrap();
         let batch = batches(stored.clone().freeze()).next().unwrap().unwrap();
@@ -279,7 +283,7 @@ impl World {
                 client: Arc::new(self.cluster.with_faults(faults.clone())),
                 budget: MemoryBudget::new(64 << 20),
                 cpu: Arc::new(Semaphore::new(2)),
-                clock: self.clock.clone(),
+                clock: Arc::clone(&self.clock) as _,
                 open_buckets: 8,
                 fetch_bytes: 1 << 20,
                 max_batch_bytes: 16 << 20,
@@ -289,7 +293,7 @@ impl World {
             committers: Committers::default(),
             fence: EpochFence::Refuse,
             limits: RunnerLimits {
-                max_duration: Some(Duration::from_secs(60)),
+                max_duration: Some(Duration::from_mins(1)),
                 max_rows: u64::MAX,
                 max_bytes: u64::MAX,
             },
@@ -363,7 +367,9 @@ impl World {
                 .flat_map(|b| b.column(0).as_primitive::<Int64Type>().values());
             rows.entry(key).or_default().extend(ids);
         }
-        rows.values_mut().for_each(|ids| ids.sort_unstable());
+        for ids in rows.values_mut() {
+            ids.sort_unstable();
+        }
         rows
     }
 
@@ -380,11 +386,14 @@ impl World {
                 rows.entry((partition, number)).or_default().extend(ids);
             }
         }
-        rows.values_mut().for_each(|ids| ids.sort_unstable());
+        for ids in rows.values_mut() {
+            ids.sort_unstable();
+        }
         rows
     }
 
-    /// The lake holds each row of the log exactly once, and the snapshots' ranges chain without gap or overlap.
+    /// The lake holds each row of the log exactly once, and the snapshots' ranges chain without gap
+    /// or overlap.
     pub(crate) async fn check(&self, bucket_aware: bool) {
         assert_eq!(self.lake_rows().await, self.log_rows(bucket_aware));
         let mut ends: BTreeMap<(Option<PartitionId>, BucketId), LogOffset> = BTreeMap::new();

@@ -1,4 +1,5 @@
-//! The chain of ranges: per bucket, each snapshot goes on where the one before ended, and the last ends where the cluster says.
+//! The chain of ranges: per bucket, each snapshot goes on where the one before ended, and the last
+//! ends where the cluster says.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +16,8 @@ pub(super) struct Chain {
     pub unchained: BTreeSet<(i64, LakeBucket)>,
 }
 
-/// Checks the ranges of all steps against each other, against the rows of their files, and against the registered `ends`.
+/// Checks the ranges of all steps against each other, against the rows of their files, and against
+/// the registered `ends`.
 /// `names` maps the buckets of ranges to those of the lake; the table id of `ends` does not matter.
 pub(super) fn check(
     names: &BTreeMap<TableBucket, LakeBucket>,
@@ -28,12 +30,18 @@ pub(super) fn check(
         let mut rows = BTreeMap::<LakeBucket, i64>::new();
         for range in &step.ranges {
             let bucket = table_bucket(range);
-            let Some(name) = names.get(&bucket) else { continue };
+            let Some(name) = names.get(&bucket) else {
+                continue;
+            };
             *rows.entry(name.clone()).or_default() += range.rows;
             if let Some((end, before)) = reached.insert(bucket, (range.end, step.snapshot))
                 && end != range.start
             {
-                let kind = if end < range.start { "a gap" } else { "an overlap" };
+                let kind = if end < range.start {
+                    "a gap"
+                } else {
+                    "an overlap"
+                };
                 let reason = format!(
                     "offsets begin at {}, those of snapshot {before} end at {end}: {kind}",
                     range.start
@@ -58,7 +66,9 @@ pub(super) fn check(
         let registered = ends.iter().find(|(other, _)| {
             other.partition == bucket.partition && other.bucket == bucket.bucket
         });
-        let Some(name) = names.get(bucket) else { continue };
+        let Some(name) = names.get(bucket) else {
+            continue;
+        };
         // The cluster forgets the buckets of dropped partitions.
         if let Some((_, registered)) = registered
             && registered != end
@@ -73,7 +83,11 @@ pub(super) fn check(
 impl Chain {
     fn add(&mut self, bucket: &LakeBucket, snapshot: i64, reason: String) {
         let (bucket, snapshot) = (Some(bucket.clone()), Some(snapshot));
-        self.findings.push(Finding { bucket, snapshot, reason });
+        self.findings.push(Finding {
+            bucket,
+            snapshot,
+            reason,
+        });
     }
 }
 
@@ -86,17 +100,22 @@ mod tests {
     use crate::ranges::BucketRange;
 
     fn bucket(number: i32) -> TableBucket {
-        TableBucket { table: TableId(0), partition: None, bucket: BucketId(number) }
+        TableBucket {
+            table: TableId(0),
+            partition: None,
+            bucket: BucketId(number),
+        }
     }
 
     fn name(number: i32) -> LakeBucket {
-        LakeBucket { partition: None, bucket: number }
+        LakeBucket {
+            partition: None,
+            bucket: number,
+        }
     }
 
     fn file(rows: i64) -> DataFileMeta {
-        let mut file = DataFileMeta::append("data-1.parquet", 1, rows, 0);
-        file.row_count = rows;
-        file
+        DataFileMeta::append("data-1.parquet", 1, rows, 0)
     }
 
     fn step(snapshot: i64, ranges: &[(i32, i64, i64)]) -> Step {
@@ -115,13 +134,26 @@ mod tests {
                 }
             })
             .collect();
-        Step { snapshot, ranges, files }
+        Step {
+            snapshot,
+            ranges,
+            files,
+        }
     }
 
     fn findings(steps: &[Step], ends: &[(i32, i64)]) -> Vec<String> {
-        let names = (0..4).map(|number| (bucket(number), name(number))).collect();
-        let ends = ends.iter().map(|(number, end)| (bucket(*number), LogOffset(*end))).collect();
-        check(&names, steps, &ends).findings.iter().map(ToString::to_string).collect()
+        let names = (0..4)
+            .map(|number| (bucket(number), name(number)))
+            .collect();
+        let ends = ends
+            .iter()
+            .map(|(number, end)| (bucket(*number), LogOffset(*end)))
+            .collect();
+        check(&names, steps, &ends)
+            .findings
+            .iter()
+            .map(ToString::to_string)
+            .collect()
     }
 
     #[test]
@@ -136,16 +168,22 @@ mod tests {
         first.ranges[0].end = LogOffset(4);
         first.ranges[0].rows = 4;
         let found = findings(&[first, step(2, &[(0, 5, 9)])], &[(0, 9)]);
-        assert_eq!(found, [
-            "bucket 0: snapshot 1: its files hold 5 rows, its ranges 4",
-            "bucket 0: snapshot 2: offsets begin at 5, those of snapshot 1 end at 4: a gap",
-        ]);
+        assert_eq!(
+            found,
+            [
+                "bucket 0: snapshot 1: its files hold 5 rows, its ranges 4",
+                "bucket 0: snapshot 2: offsets begin at 5, those of snapshot 1 end at 4: a gap",
+            ]
+        );
     }
 
     #[test]
     fn a_shortened_last_range_differs_from_what_is_registered() {
         let found = findings(&[step(1, &[(2, 0, 5)])], &[(2, 6)]);
-        assert_eq!(found, ["bucket 2: snapshot 1: offsets end at 5, the cluster registered 6"]);
+        assert_eq!(
+            found,
+            ["bucket 2: snapshot 1: offsets end at 5, the cluster registered 6"]
+        );
     }
 
     #[test]
@@ -153,9 +191,12 @@ mod tests {
         let mut second = step(2, &[(0, 3, 9)]);
         second.files.clear();
         let found = findings(&[step(1, &[(0, 0, 5)]), second], &[(0, 9)]);
-        assert_eq!(found, [
-            "bucket 0: snapshot 2: offsets begin at 3, those of snapshot 1 end at 5: an overlap",
-            "bucket 0: snapshot 2: its files hold 0 rows, its ranges 6",
-        ]);
+        assert_eq!(
+            found,
+            [
+                "bucket 0: snapshot 2: offsets begin at 3, those of snapshot 1 end at 5: an overlap",
+                "bucket 0: snapshot 2: its files hold 0 rows, its ranges 6",
+            ]
+        );
     }
 }

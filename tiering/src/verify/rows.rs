@@ -95,7 +95,9 @@ impl Comparison<'_> {
                 let logs = parts.entry(name).or_default();
                 for range in ranges {
                     let bucket = self.log_bucket(&range);
-                    let Some((_, total_buckets)) = starts.get(&bucket) else { continue };
+                    let Some((_, total_buckets)) = starts.get(&bucket) else {
+                        continue;
+                    };
                     let part = logs.entry(bucket).or_insert_with(|| LogPart {
                         bucket,
                         partition: range.partition.clone(),
@@ -120,17 +122,26 @@ impl Comparison<'_> {
                 } else {
                     format!("it holds {} rows, the log {}", lake.rows, log.rows)
                 };
-                findings.push(Finding { bucket: Some(name), snapshot: None, reason });
+                findings.push(Finding {
+                    bucket: Some(name),
+                    snapshot: None,
+                    reason,
+                });
             }
         }
         Ok(compared)
     }
 
     fn log_bucket(&self, range: &BucketRange) -> TableBucket {
-        TableBucket { table: self.info.id, partition: range.partition_id, bucket: range.bucket }
+        TableBucket {
+            table: self.info.id,
+            partition: range.partition_id,
+            bucket: range.bucket,
+        }
     }
 
-    /// Where the log of each bucket begins, with its partition's own bucket count; dropped partitions have none.
+    /// Where the log of each bucket begins, with its partition's own bucket count; dropped
+    /// partitions have none.
     async fn log_starts(&self) -> Result<BTreeMap<TableBucket, (LogOffset, TotalBuckets)>> {
         let path = self.lake.path();
         let partitions = if self.info.partition_keys.is_empty() {
@@ -147,9 +158,16 @@ impl Comparison<'_> {
         };
         let mut starts = BTreeMap::new();
         for group in bucket_groups(&view)? {
-            let offsets = self.client.offsets(path, self.info.id, &group, OffsetKind::Earliest).await?;
+            let offsets = self
+                .client
+                .offsets(path, self.info.id, &group, OffsetKind::Earliest)
+                .await?;
             for (bucket, start) in offsets {
-                let key = TableBucket { table: self.info.id, partition: group.partition, bucket };
+                let key = TableBucket {
+                    table: self.info.id,
+                    partition: group.partition,
+                    bucket,
+                };
                 starts.insert(key, (start?, group.total_buckets));
             }
         }
@@ -165,12 +183,25 @@ impl Comparison<'_> {
         if files.is_empty() {
             return Ok(());
         }
-        let named = self.partitions.values().find(|(known, _)| Some(known) == name.partition.as_ref());
-        let partition = named.map_or_else(Partition::unpartitioned, |(_, partition)| partition.clone());
-        let split = LakeSplit { partition, bucket: name.bucket, total_buckets: 0, files };
+        let named = self
+            .partitions
+            .values()
+            .find(|(known, _)| Some(known) == name.partition.as_ref());
+        let partition =
+            named.map_or_else(Partition::unpartitioned, |(_, partition)| partition.clone());
+        let split = LakeSplit {
+            partition,
+            bucket: name.bucket,
+            total_buckets: 0,
+            files,
+        };
         let lake = |error| self.lake.error(error);
-        let mut batches =
-            self.lake.table.read_split_as(&split, &self.lake.schema, None).await.map_err(lake)?;
+        let mut batches = self
+            .lake
+            .table
+            .read_split_as(&split, &self.lake.schema, None)
+            .await
+            .map_err(lake)?;
         while let Some(batch) = batches.try_next().await.map_err(lake)? {
             self.add(&batch, sum)?;
         }
@@ -191,15 +222,17 @@ impl Comparison<'_> {
             start,
             stop,
         };
-        let mut reader = self.client.reader(self.lake.path(), self.info.id, FETCH_BYTES).await?;
+        let mut reader = self
+            .client
+            .reader(self.lake.path(), self.info.id, FETCH_BYTES)
+            .await?;
         reader.add(&split);
-        let schemas =
-            Schemas::new(
-                Arc::clone(self.client),
-                MAX_BATCH_BYTES,
-                Arc::clone(self.info),
-                Arc::clone(self.lake),
-            );
+        let schemas = Schemas::new(
+            Arc::clone(self.client),
+            MAX_BATCH_BYTES,
+            Arc::clone(self.info),
+            Arc::clone(self.lake),
+        );
         let (mut next, mut empty) = (start, 0);
         while next < stop {
             let mut moved = false;
@@ -214,13 +247,21 @@ impl Comparison<'_> {
                         BucketFault::OutOfRange => format!("the log lost offset {next} meanwhile"),
                         BucketFault::Failed(reason) => reason,
                     };
-                    return Err(Error::LogStuck { bucket: part.bucket, offset: next, reason });
+                    return Err(Error::LogStuck {
+                        bucket: part.bucket,
+                        offset: next,
+                        reason,
+                    });
                 }
             }
             empty = if moved { 0 } else { empty + 1 };
             if empty > EMPTY_READS {
                 let reason = "nothing comes any more".to_owned();
-                return Err(Error::LogStuck { bucket: part.bucket, offset: next, reason });
+                return Err(Error::LogStuck {
+                    bucket: part.bucket,
+                    offset: next,
+                    reason,
+                });
             }
         }
         Ok(())
@@ -272,7 +313,9 @@ impl Comparison<'_> {
 fn by_lake_bucket(lake: &LakeTable, step: &Step) -> BTreeMap<LakeBucket, Vec<BucketRange>> {
     let mut all = BTreeMap::<LakeBucket, Vec<BucketRange>>::new();
     for range in &step.ranges {
-        all.entry(lake_bucket(lake, range)).or_default().push(range.clone());
+        all.entry(lake_bucket(lake, range))
+            .or_default()
+            .push(range.clone());
     }
     all
 }

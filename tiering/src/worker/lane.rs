@@ -86,7 +86,8 @@ impl Lane {
         })
     }
 
-    /// Until the input ends (the result), something fails or the token is cancelled (both discard all files).
+    /// Until the input ends (the result), something fails or the token is cancelled (both discard
+    /// all files).
     pub(super) async fn run(
         mut self,
         mut input: mpsc::Receiver<LaneInput>,
@@ -182,7 +183,8 @@ impl Lane {
 }
 
 impl Setting {
-    /// The rows of `range` in the lake's columns. Runs off the async threads, under a processor permit.
+    /// The rows of `range` in the lake's columns. Runs off the async threads, under a processor
+    /// permit.
     async fn decode(&self, batch: LogBatch, range: Range<LogOffset>) -> Result<RecordBatch> {
         let form = self.schemas.get(batch.header.schema_id).await?;
         // The semaphore is closed only when the daemon is gone.
@@ -220,8 +222,8 @@ impl Setting {
         }
     }
 
-    /// A writer whose first row has offset `first`. Offsets serve as sequence numbers: they only rise, and are never below the
-    /// number of rows that any earlier worker counted.
+    /// A writer whose first row has offset `first`. Offsets serve as sequence numbers: they only
+    /// rise, and are never below the number of rows that any earlier worker counted.
     fn open(&self, first: LogOffset) -> Result<DataFileWriter> {
         let (bucket, total_buckets) = self.lake.bucket(&self.split);
         let target = WriteTarget {

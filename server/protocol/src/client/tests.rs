@@ -308,31 +308,33 @@ async fn a_heartbeat_is_written_as_the_reference_worker_writes_it() {
 async fn a_lake_snapshot_is_prepared_and_committed_with_errors_of_its_table_told() {
     let fenced = Arc::new(Mutex::new(None));
     let code = Arc::clone(&fenced);
-    let (_server, client) = cluster(move |call| if call.api == ApiKey::PrepareLakeTableSnapshot {
-        let request = call.read::<proto::PrepareLakeTableSnapshotRequest>();
-        let ends = &request.bucket_offsets[0].bucket_offsets;
-        assert_eq!(
-            (ends[0].partition_id, ends[0].log_end_offset),
-            (Some(3), Some(8))
-        );
-        call.ok(&proto::PrepareLakeTableSnapshotResponse {
-            prepare_lake_table_resp: vec![proto::PbPrepareLakeTableRespForTable {
-                table_id: Some(11),
-                lake_table_offsets_path: Some("file:/x.offsets".into()),
-                ..Default::default()
-            }],
-        })
-    } else {
-        let request = call.read::<proto::CommitLakeTableSnapshotRequest>();
-        let snapshot = &request.lake_table_snapshot_metadata[0];
-        assert_eq!(snapshot.earliest_snapshot_id_to_keep, Some(-1));
-        call.ok(&proto::CommitLakeTableSnapshotResponse {
-            table_resp: vec![proto::PbCommitLakeTableSnapshotRespForTable {
-                error_code: *code.lock(),
-                error_message: None,
-                table_id: 11,
-            }],
-        })
+    let (_server, client) = cluster(move |call| {
+        if call.api == ApiKey::PrepareLakeTableSnapshot {
+            let request = call.read::<proto::PrepareLakeTableSnapshotRequest>();
+            let ends = &request.bucket_offsets[0].bucket_offsets;
+            assert_eq!(
+                (ends[0].partition_id, ends[0].log_end_offset),
+                (Some(3), Some(8))
+            );
+            call.ok(&proto::PrepareLakeTableSnapshotResponse {
+                prepare_lake_table_resp: vec![proto::PbPrepareLakeTableRespForTable {
+                    table_id: Some(11),
+                    lake_table_offsets_path: Some("file:/x.offsets".into()),
+                    ..Default::default()
+                }],
+            })
+        } else {
+            let request = call.read::<proto::CommitLakeTableSnapshotRequest>();
+            let snapshot = &request.lake_table_snapshot_metadata[0];
+            assert_eq!(snapshot.earliest_snapshot_id_to_keep, Some(-1));
+            call.ok(&proto::CommitLakeTableSnapshotResponse {
+                table_resp: vec![proto::PbCommitLakeTableSnapshotRespForTable {
+                    error_code: *code.lock(),
+                    error_message: None,
+                    table_id: 11,
+                }],
+            })
+        }
     })
     .await;
     let path = TablePath::new("d", "t");

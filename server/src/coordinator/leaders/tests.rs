@@ -44,28 +44,43 @@ fn leaders(peers: Vec<Peer>) -> (Arc<Leaders>, Arc<MetadataCache>) {
 
 fn group(buckets: i32) -> Group {
     Group {
-        path: PhysicalTablePath { table: TablePath::new("db", "t"), partition: None },
+        path: PhysicalTablePath {
+            table: TablePath::new("db", "t"),
+            partition: None,
+        },
         table: TableId(7),
         partition: None,
         bucket_count: TotalBuckets(buckets),
         bucket_count_epoch: 0,
         schema: SchemaId(1),
-        assignment: (0..buckets).map(|bucket| (BucketId(bucket), vec![ServerId(0)])).collect(),
+        assignment: (0..buckets)
+            .map(|bucket| (BucketId(bucket), vec![ServerId(0)]))
+            .collect(),
     }
 }
 
 fn bucket(bucket: i32) -> TableBucket {
-    TableBucket { table: TableId(7), partition: None, bucket: BucketId(bucket) }
+    TableBucket {
+        table: TableId(7),
+        partition: None,
+        bucket: BucketId(bucket),
+    }
 }
 
 fn ack(bucket_id: i32, error: Option<ErrorCode>) -> NotifyLeaderAndIsrResponse {
-    let table_bucket = PbTableBucket { table_id: 7, partition_id: None, bucket_id };
+    let table_bucket = PbTableBucket {
+        table_id: 7,
+        partition_id: None,
+        bucket_id,
+    };
     let entry = PbNotifyLeaderAndIsrRespForBucket {
         table_bucket,
         error_code: error.map(ErrorCode::code),
         error_message: None,
     };
-    NotifyLeaderAndIsrResponse { notify_buckets_leader_resp: vec![entry] }
+    NotifyLeaderAndIsrResponse {
+        notify_buckets_leader_resp: vec![entry],
+    }
 }
 
 /// Waits until a bucket has a leader.
@@ -86,7 +101,10 @@ async fn a_slow_bucket_is_not_known_as_led_and_holds_up_no_other() {
     let (request, acks) = tablet.changes.recv().await.unwrap();
     assert_eq!(request.coordinator_epoch, 3);
     let asked = &request.notify_buckets_leader_req;
-    assert!(asked.iter().all(|asked| asked.bucket_count == Some(2)), "never without its count");
+    assert!(
+        asked.iter().all(|asked| asked.bucket_count == Some(2)),
+        "never without its count"
+    );
     assert!(cache.knows(bucket(0)) && cache.leader(bucket(0)).is_none());
     acks.send(ack(1, None)).await.unwrap();
     assert_eq!(led(&cache, 1).await, ServerId(0));
@@ -103,7 +121,9 @@ async fn a_bucket_that_cannot_be_opened_is_tried_again_until_it_can() {
     let (leaders, cache) = leaders(vec![peer]);
     let activation = leaders.activate(group(2)).await.unwrap();
     let (_, acks) = tablet.changes.recv().await.unwrap();
-    acks.send(ack(0, Some(ErrorCode::LogStorage))).await.unwrap();
+    acks.send(ack(0, Some(ErrorCode::LogStorage)))
+        .await
+        .unwrap();
     acks.send(ack(1, None)).await.unwrap();
     drop(acks);
     activation.settled().await;
@@ -135,7 +155,10 @@ async fn every_election_raises_the_epochs_and_a_server_that_is_gone_leads_nothin
     assert_eq!(epochs, [(0, 0), (1, 1)]);
     led(&cache, 0).await;
     let elsewhere = BTreeMap::from([(BucketId(0), vec![ServerId(9)])]);
-    let group = Group { assignment: elsewhere, ..group(1) };
+    let group = Group {
+        assignment: elsewhere,
+        ..group(1)
+    };
     leaders.activate(group).await.unwrap().settled().await;
     assert_eq!(cache.leader(bucket(0)), None);
 }

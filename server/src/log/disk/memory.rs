@@ -88,14 +88,24 @@ impl MemoryDisk {
                 Crash::Torn(_) | Crash::ProcessOnly => content.live.clone(),
             };
             // A new inode: files of the dead process no longer reach it.
-            let durable =
-                if crash == Crash::ProcessOnly { content.durable.clone() } else { bytes.clone() };
-            kept.insert(path.clone(), Arc::new(Mutex::new(Content { live: bytes, durable })));
+            let durable = if crash == Crash::ProcessOnly {
+                content.durable.clone()
+            } else {
+                bytes.clone()
+            };
+            kept.insert(
+                path.clone(),
+                Arc::new(Mutex::new(Content {
+                    live: bytes,
+                    durable,
+                })),
+            );
         }
         if crash == Crash::ProcessOnly {
-            let durable = state.durable.keys().filter_map(|path| {
-                kept.get(path).map(|file| (path.clone(), Arc::clone(file)))
-            });
+            let durable = state
+                .durable
+                .keys()
+                .filter_map(|path| kept.get(path).map(|file| (path.clone(), Arc::clone(file))));
             state.durable = durable.collect();
         } else {
             state.durable = kept.clone();
@@ -106,7 +116,10 @@ impl MemoryDisk {
 
     /// What a process that starts now is given.
     pub(crate) fn process(&self) -> Process {
-        Process { disk: self.clone(), born: self.0.lock().crashes }
+        Process {
+            disk: self.clone(),
+            born: self.0.lock().crashes,
+        }
     }
 
     pub(crate) fn run_full_after(&self, bytes: u64) {
@@ -126,12 +139,20 @@ impl MemoryDisk {
     }
 
     pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
-        self.0.lock().live.get(path).map(|file| file.lock().live.clone()).unwrap_or_default()
+        self.0
+            .lock()
+            .live
+            .get(path)
+            .map(|file| file.lock().live.clone())
+            .unwrap_or_default()
     }
 
     /// Replaces a file's bytes, durably.
     pub(crate) fn set_bytes(&self, path: &Path, bytes: &[u8]) {
-        let content = Content { live: bytes.to_vec(), durable: bytes.to_vec() };
+        let content = Content {
+            live: bytes.to_vec(),
+            durable: bytes.to_vec(),
+        };
         let file = Arc::new(Mutex::new(content));
         let mut state = self.0.lock();
         state.live.insert(path.to_owned(), Arc::clone(&file));
@@ -166,14 +187,23 @@ impl State {
     /// Each name that changed survives or not; each file keeps some of its unsynced bytes.
     fn tear(&mut self, rng: &mut StdRng) {
         let mut names = BTreeMap::new();
-        let paths: BTreeSet<PathBuf> = self.live.keys().chain(self.durable.keys()).cloned().collect();
+        let paths: BTreeSet<PathBuf> = self
+            .live
+            .keys()
+            .chain(self.durable.keys())
+            .cloned()
+            .collect();
         for path in paths {
             let (live, durable) = (self.live.get(&path), self.durable.get(&path));
             let same = match (live, durable) {
                 (Some(live), Some(durable)) => Arc::ptr_eq(live, durable),
                 _ => false,
             };
-            let file = if same || rng.random_bool(0.5) { live } else { durable };
+            let file = if same || rng.random_bool(0.5) {
+                live
+            } else {
+                durable
+            };
             if let Some(file) = file {
                 names.insert(path, Arc::clone(file));
             }
@@ -253,12 +283,17 @@ impl Disk for MemoryDisk {
         }
         let paths = state.live.keys().chain(&state.dirs);
         let inside = paths.filter(|path| path.parent() == Some(dir));
-        Ok(inside.map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect())
+        Ok(inside
+            .map(|path| path.file_name().unwrap().to_str().unwrap().to_owned())
+            .collect())
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let mut state = self.0.lock();
-        if !path.parent().is_some_and(|parent| state.dirs.contains(parent)) {
+        if !path
+            .parent()
+            .is_some_and(|parent| state.dirs.contains(parent))
+        {
             return Err(not_found());
         }
         let file = Shared::default();
@@ -276,11 +311,17 @@ impl Disk for MemoryDisk {
         let mut state = self.0.lock();
         if state.dirs.remove(from) {
             state.dirs.insert(to.to_owned());
-            let inside: Vec<PathBuf> =
-                state.live.keys().filter(|path| path.starts_with(from)).cloned().collect();
+            let inside: Vec<PathBuf> = state
+                .live
+                .keys()
+                .filter(|path| path.starts_with(from))
+                .cloned()
+                .collect();
             for path in inside {
                 let file = state.live.remove(&path).unwrap();
-                state.live.insert(to.join(path.strip_prefix(from).unwrap()), file);
+                state
+                    .live
+                    .insert(to.join(path.strip_prefix(from).unwrap()), file);
             }
             return Ok(());
         }
@@ -290,7 +331,12 @@ impl Disk for MemoryDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0.lock().live.remove(path).map(drop).ok_or_else(not_found)
+        self.0
+            .lock()
+            .live
+            .remove(path)
+            .map(drop)
+            .ok_or_else(not_found)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -312,7 +358,12 @@ impl Disk for MemoryDisk {
             .map(|(path, file)| (path.clone(), Arc::clone(file)))
             .collect();
         state.durable.extend(names);
-        let dirs: Vec<_> = state.dirs.iter().filter(|path| inside(path)).cloned().collect();
+        let dirs: Vec<_> = state
+            .dirs
+            .iter()
+            .filter(|path| inside(path))
+            .cloned()
+            .collect();
         state.durable_dirs.extend(dirs);
         Ok(())
     }
@@ -320,7 +371,11 @@ impl Disk for MemoryDisk {
 
 impl MemoryDisk {
     fn handle(&self, content: Shared, born: u64) -> MemoryFile {
-        MemoryFile { content, disk: Arc::downgrade(&self.0), born }
+        MemoryFile {
+            content,
+            disk: Arc::downgrade(&self.0),
+            born,
+        }
     }
 }
 
@@ -395,7 +450,11 @@ impl MemoryFile {
     fn disk(&self) -> io::Result<Arc<Mutex<State>>> {
         let disk = self.disk.upgrade().ok_or_else(not_found)?;
         let crashes = disk.lock().crashes;
-        if crashes == self.born { Ok(disk) } else { Err(io::Error::other("process is dead")) }
+        if crashes == self.born {
+            Ok(disk)
+        } else {
+            Err(io::Error::other("process is dead"))
+        }
     }
 }
 
@@ -430,7 +489,10 @@ impl DiskFile for MemoryFile {
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.disk()?;
-        self.content.lock().live.resize(usize::try_from(len).unwrap(), 0);
+        self.content
+            .lock()
+            .live
+            .resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 

@@ -5,7 +5,11 @@ use super::*;
 /// A log with durable batches, then ones that were never synced; all on the disk as it is.
 fn half_synced() -> (MemoryDisk, Vec<(i64, Vec<u8>)>, LogOffset) {
     let disk = MemoryDisk::new();
-    let config = LogConfig { segment_bytes: 1 << 20, checkpoint_bytes: 30_000, ..small() };
+    let config = LogConfig {
+        segment_bytes: 1 << 20,
+        checkpoint_bytes: 30_000,
+        ..small()
+    };
     let log = Log::open(&dir(), BUCKET, options(&disk, config)).unwrap();
     for _ in 0..20 {
         append(&log, plain(3, 2_000));
@@ -20,11 +24,20 @@ fn half_synced() -> (MemoryDisk, Vec<(i64, Vec<u8>)>, LogOffset) {
 }
 
 /// What a damaged copy recovers to: a prefix of what was written, or a refusal.
-fn assert_prefix(disk: &MemoryDisk, all: &[(i64, Vec<u8>)], durable: Option<LogOffset>, what: &str) {
+fn assert_prefix(
+    disk: &MemoryDisk,
+    all: &[(i64, Vec<u8>)],
+    durable: Option<LogOffset>,
+    what: &str,
+) {
     match Log::open(&dir(), BUCKET, options(disk, small())) {
         Ok(log) => {
             if let Some(durable) = durable {
-                assert!(log.log_end() >= durable, "{what}: ends at {}", log.log_end());
+                assert!(
+                    log.log_end() >= durable,
+                    "{what}: ends at {}",
+                    log.log_end()
+                );
             }
             match read_all(&log) {
                 Ok(found) => assert_eq!(found, all[..found.len()], "{what}"),
@@ -59,7 +72,11 @@ fn a_tail_torn_at_any_byte_recovers_to_a_prefix_with_all_that_was_synced() {
 
 /// Every byte when `WEIR_TEST_EXHAUSTIVE` is set, else a step that is coprime to all sizes here.
 fn step(default: usize) -> usize {
-    if std::env::var_os("WEIR_TEST_EXHAUSTIVE").is_some() { 1 } else { default }
+    if std::env::var_os("WEIR_TEST_EXHAUSTIVE").is_some() {
+        1
+    } else {
+        default
+    }
 }
 
 #[test]
@@ -120,7 +137,10 @@ fn durable_records_that_are_gone_make_the_log_refuse_to_open() {
                 _ => copy.set_bytes(&path, b""),
             }
             let opened = Log::open(&dir(), BUCKET, options(&copy, small()));
-            assert!(matches!(opened, Err(Error::Corrupt { .. })), "{what} {base}: {opened:?}");
+            assert!(
+                matches!(opened, Err(Error::Corrupt { .. })),
+                "{what} {base}: {opened:?}"
+            );
         }
     }
 }
@@ -135,12 +155,19 @@ fn a_full_disk_refuses_appends_and_leaves_the_log_as_it_was() {
         disk.run_full_after(free_bytes);
         let several: Vec<u8> = [plain(1, 100), plain(2, 200), plain(3, 50)].concat();
         let refused = log.append(&checked(several.clone()), 1_000);
-        assert!(matches!(refused, Err(Error::DiskFull { .. })), "{free_bytes}: {refused:?}");
+        assert!(
+            matches!(refused, Err(Error::DiskFull { .. })),
+            "{free_bytes}: {refused:?}"
+        );
         assert!(refused.unwrap_err().is_retriable());
         assert_eq!(log.log_end(), LogOffset(10));
         assert_eq!(offsets(&log), [0]);
         let copy = disk.copy();
-        assert_eq!(offsets(&open(&copy)), [0], "{free_bytes}: nothing of it after a restart");
+        assert_eq!(
+            offsets(&open(&copy)),
+            [0],
+            "{free_bytes}: nothing of it after a restart"
+        );
         disk.make_room();
         assert_eq!(append(&log, several).base_offset, LogOffset(10));
         log.flush().unwrap();
@@ -171,7 +198,11 @@ fn a_disk_full_at_any_byte_while_rolling_and_checkpointing_loses_nothing() {
         }
         disk.crash(Crash::ForgetAll);
         let log = open(&disk);
-        assert_eq!(offsets(&log), (0..40).map(|n| n * 10).collect::<Vec<_>>(), "{free_bytes}");
+        assert_eq!(
+            offsets(&log),
+            (0..40).map(|n| n * 10).collect::<Vec<_>>(),
+            "{free_bytes}"
+        );
         assert!(append(&log, batch(9, 39, 10, &[7; 152])).duplicate);
     }
 }
@@ -193,7 +224,10 @@ async fn a_failed_sync_is_final_and_whoever_waits_is_told() {
         assert_eq!(disk.syncs(), calls, "it is never tried again");
         let append = log.append(&checked(plain(1, 1)), 1_000);
         assert!(matches!(append, Err(Error::Failed { .. })), "{append:?}");
-        assert!(matches!(log.wait_flushed(log.log_end()).await, Err(Error::Failed { .. })));
+        assert!(matches!(
+            log.wait_flushed(log.log_end()).await,
+            Err(Error::Failed { .. })
+        ));
         log.wait_flushed(end).await.unwrap();
         assert_eq!(log.flushed_end(), end);
         assert_eq!(offsets(&log).len(), 2, "reads go on");
@@ -202,14 +236,19 @@ async fn a_failed_sync_is_final_and_whoever_waits_is_told() {
 
 fn flushed_log(disk: &MemoryDisk, policy: FlushPolicy) -> (Flusher, Arc<Log>) {
     let flusher = Flusher::start(policy, 2).unwrap();
-    let options = LogOptions { flusher: Some(flusher.handle()), ..options(disk, small()) };
+    let options = LogOptions {
+        flusher: Some(flusher.handle()),
+        ..options(disk, small())
+    };
     (flusher, Log::open(&dir(), BUCKET, options).unwrap())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_append_acknowledged_after_its_flush_survives_a_power_cut() {
-    let policies =
-        [FlushPolicy::Always, FlushPolicy::Interval(std::time::Duration::from_millis(3))];
+    let policies = [
+        FlushPolicy::Always,
+        FlushPolicy::Interval(std::time::Duration::from_millis(3)),
+    ];
     for policy in policies {
         for seed in 0..12 {
             let disk = MemoryDisk::new();
@@ -221,7 +260,9 @@ async fn an_append_acknowledged_after_its_flush_survives_a_power_cut() {
                     let mut acknowledged = Vec::new();
                     for sequence in 0..200 {
                         let batches = checked(batch(writer, sequence, 3, &[1; 90]));
-                        let Ok(appended) = log.append(&batches, 1_000) else { break };
+                        let Ok(appended) = log.append(&batches, 1_000) else {
+                            break;
+                        };
                         if log.wait_flushed(appended.log_end).await.is_err() {
                             break;
                         }
@@ -232,7 +273,10 @@ async fn an_append_acknowledged_after_its_flush_survives_a_power_cut() {
             }
             let mut flushed = log.subscribe_flushed();
             let some = LogOffset(seed * 60);
-            flushed.wait_for(|flushed| flushed.end >= some).await.unwrap();
+            flushed
+                .wait_for(|flushed| flushed.end >= some)
+                .await
+                .unwrap();
             disk.crash(Crash::Torn(seed.unsigned_abs()));
             let mut acknowledged = Vec::new();
             while let Some(writer) = writers.join_next().await {
@@ -246,7 +290,10 @@ async fn an_append_acknowledged_after_its_flush_survives_a_power_cut() {
                     .find(|(base, _)| *base == offset.0)
                     .map(|(_, bytes)| BatchHeader::parse(bytes).unwrap());
                 let header = header.unwrap_or_else(|| panic!("{policy:?} {seed}: lost {offset}"));
-                assert_eq!((header.writer, header.sequence), (Some(WriterId(writer)), sequence));
+                assert_eq!(
+                    (header.writer, header.sequence),
+                    (Some(WriterId(writer)), sequence)
+                );
             }
         }
     }
@@ -270,7 +317,11 @@ async fn an_append_is_not_acknowledged_before_its_flush() {
 #[test]
 fn appends_between_two_flushes_share_one_sync() {
     let disk = MemoryDisk::new();
-    let config = LogConfig { segment_bytes: 1 << 20, checkpoint_bytes: 1 << 20, ..small() };
+    let config = LogConfig {
+        segment_bytes: 1 << 20,
+        checkpoint_bytes: 1 << 20,
+        ..small()
+    };
     let log = Log::open(&dir(), BUCKET, options(&disk, config)).unwrap();
     append(&log, plain(1, 100));
     log.flush().unwrap();

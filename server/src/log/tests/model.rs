@@ -52,7 +52,16 @@ impl World {
         let log = open(&disk);
         let sequences = [(0, None), (0, None), (0, None)];
         let batches = Vec::new();
-        Self { disk, log, batches, start: 0, end: 0, flushed: 0, sequences, clock_ms: 1_000 }
+        Self {
+            disk,
+            log,
+            batches,
+            start: 0,
+            end: 0,
+            flushed: 0,
+            sequences,
+            clock_ms: 1_000,
+        }
     }
 
     fn apply(&mut self, op: &Op) {
@@ -111,14 +120,20 @@ impl World {
             end += i64::from(records);
         }
         let appended = self.log.append(&checked(request), self.clock_ms).unwrap();
-        assert_eq!((appended.base_offset.0, appended.log_end.0), (self.end, end));
+        assert_eq!(
+            (appended.base_offset.0, appended.log_end.0),
+            (self.end, end)
+        );
         self.batches.extend(stored);
         self.end = end;
     }
 
     fn read(&self, from: u16, max_bytes: usize) {
         let from = self.start + i64::from(from) % (self.end - self.start + 1);
-        let read = self.log.read(LogOffset(from), max_bytes, LogOffset(self.end)).unwrap();
+        let read = self
+            .log
+            .read(LogOffset(from), max_bytes, LogOffset(self.end))
+            .unwrap();
         let first = self.batches.iter().position(|(_, next, _)| *next > from);
         let Some(first) = first else {
             assert!(read.batches.is_empty());
@@ -141,7 +156,11 @@ impl World {
         self.disk.crash(crash);
         self.log = open(&self.disk);
         let found = self.log.log_end().0;
-        assert!(found >= self.flushed, "{crash:?}: ends at {found}, {} were durable", self.flushed);
+        assert!(
+            found >= self.flushed,
+            "{crash:?}: ends at {found}, {} were durable",
+            self.flushed
+        );
         if crash == Crash::ProcessOnly {
             assert_eq!(found, self.end);
         }
@@ -152,8 +171,14 @@ impl World {
     fn truncate(&mut self, at: u16) {
         let at = self.start + i64::from(at) % (self.end - self.start + 1);
         let end = self.log.truncate_to(LogOffset(at)).unwrap().0;
-        let inside = self.batches.iter().find(|(base, next, _)| *base < at && at < *next);
-        let in_gap = !self.batches.iter().any(|(base, next, _)| *base <= at && at <= *next);
+        let inside = self
+            .batches
+            .iter()
+            .find(|(base, next, _)| *base < at && at < *next);
+        let in_gap = !self
+            .batches
+            .iter()
+            .any(|(base, next, _)| *base <= at && at <= *next);
         if !in_gap && at < self.end {
             assert_eq!(end, inside.map_or(at, |(base, _, _)| *base));
         }
@@ -188,7 +213,10 @@ impl World {
     }
 
     fn expected(&self, writer: i64) -> i32 {
-        match self.log.append(&checked(batch(writer, i32::MAX, 1, b"")), self.clock_ms) {
+        match self
+            .log
+            .append(&checked(batch(writer, i32::MAX, 1, b"")), self.clock_ms)
+        {
             Err(Error::OutOfOrderSequence { expected, .. }) => expected,
             other => panic!("{other:?}"),
         }
@@ -197,7 +225,11 @@ impl World {
     fn retain(&mut self, at: u16) {
         let at = self.start + i64::from(at) % (self.end - self.start + 1);
         let start = self.log.delete_segments_below(LogOffset(at)).unwrap().0;
-        let kept = self.batches.iter().find(|(_, next, _)| *next > at).map(|(base, _, _)| *base);
+        let kept = self
+            .batches
+            .iter()
+            .find(|(_, next, _)| *next > at)
+            .map(|(base, _, _)| *base);
         assert!(start <= kept.unwrap_or(self.end), "{start} {at}");
         self.start = start;
         self.batches.retain(|(base, _, _)| *base >= start);
@@ -209,8 +241,11 @@ impl World {
         assert_eq!((log.log_start().0, log.log_end().0), (self.start, self.end));
         assert!(log.flushed_end().0 >= self.flushed && log.flushed_end().0 <= self.end);
         let found = read_all(log).unwrap();
-        let expected: Vec<(i64, Vec<u8>)> =
-            self.batches.iter().map(|(base, _, bytes)| (*base, bytes.clone())).collect();
+        let expected: Vec<(i64, Vec<u8>)> = self
+            .batches
+            .iter()
+            .map(|(base, _, bytes)| (*base, bytes.clone()))
+            .collect();
         assert_eq!(found, expected);
         for (_, last) in &self.sequences {
             if let Some(last) = last {

@@ -21,21 +21,47 @@ fn reopen(disk: &MemoryDisk, log: Arc<Log>) -> Arc<Log> {
 fn retention_removes_whole_segments_below_an_offset() {
     let disk = MemoryDisk::new();
     let log = filled(&disk, 40);
-    let bases: Vec<i64> = log.segments().iter().map(|found| found.base_offset.0).collect();
+    let bases: Vec<i64> = log
+        .segments()
+        .iter()
+        .map(|found| found.base_offset.0)
+        .collect();
     assert_eq!(bases, [0, 100, 200, 300]);
-    assert_eq!(log.delete_segments_below(LogOffset(99)).unwrap(), LogOffset(0));
-    assert_eq!(log.delete_segments_below(LogOffset(250)).unwrap(), LogOffset(200));
-    assert!(matches!(log.read(LogOffset(150), 1, log.log_end()), Err(Error::OutOfRange { .. })));
+    assert_eq!(
+        log.delete_segments_below(LogOffset(99)).unwrap(),
+        LogOffset(0)
+    );
+    assert_eq!(
+        log.delete_segments_below(LogOffset(250)).unwrap(),
+        LogOffset(200)
+    );
+    assert!(matches!(
+        log.read(LogOffset(150), 1, log.log_end()),
+        Err(Error::OutOfRange { .. })
+    ));
     assert_eq!(log.size_bytes(), 20 * 200);
     let log = reopen(&disk, log);
-    assert_eq!((log.log_start(), log.log_end()), (LogOffset(200), LogOffset(400)));
+    assert_eq!(
+        (log.log_start(), log.log_end()),
+        (LogOffset(200), LogOffset(400))
+    );
     assert_eq!(disk.files("log").len(), 2);
-    assert_eq!(log.delete_segments_below(LogOffset(400)).unwrap(), LogOffset(400));
-    assert_eq!(log.size_bytes(), 0, "an idle log gives up its last segment too");
+    assert_eq!(
+        log.delete_segments_below(LogOffset(400)).unwrap(),
+        LogOffset(400)
+    );
+    assert_eq!(
+        log.size_bytes(),
+        0,
+        "an idle log gives up its last segment too"
+    );
     assert_eq!(append(&log, plain(5, 5)).base_offset, LogOffset(400));
     log.flush().unwrap();
     let log = reopen(&disk, log);
-    assert_eq!((log.log_start(), log.log_end()), (LogOffset(400), LogOffset(405)));
+    assert_eq!(
+        (log.log_start(), log.log_end()),
+        (LogOffset(400), LogOffset(405))
+    );
 }
 
 #[test]
@@ -43,12 +69,21 @@ fn retention_never_takes_what_is_not_durable_and_keeps_the_writers() {
     let disk = MemoryDisk::new();
     let log = open(&disk);
     append(&log, batch(9, 0, 10, &[1; 100]));
-    assert_eq!(log.delete_segments_below(LogOffset(10)).unwrap(), LogOffset(0));
+    assert_eq!(
+        log.delete_segments_below(LogOffset(10)).unwrap(),
+        LogOffset(0)
+    );
     log.flush().unwrap();
-    assert_eq!(log.delete_segments_below(LogOffset(10)).unwrap(), LogOffset(10));
+    assert_eq!(
+        log.delete_segments_below(LogOffset(10)).unwrap(),
+        LogOffset(10)
+    );
     let log = reopen(&disk, log);
     assert!(append(&log, batch(9, 0, 10, &[1; 100])).duplicate);
-    assert_eq!(append(&log, batch(9, 1, 10, &[1; 100])).base_offset, LogOffset(10));
+    assert_eq!(
+        append(&log, batch(9, 1, 10, &[1; 100])).base_offset,
+        LogOffset(10)
+    );
 }
 
 #[test]
@@ -85,16 +120,29 @@ fn truncation_cuts_at_the_batch_and_forgets_its_writers() {
         }
         log.flush().unwrap();
         let cut = offset / 10 * 10;
-        assert_eq!(log.truncate_to(LogOffset(offset)).unwrap(), LogOffset(cut), "{offset}");
-        assert_eq!((log.log_end(), log.flushed_end()), (LogOffset(cut), LogOffset(cut)));
+        assert_eq!(
+            log.truncate_to(LogOffset(offset)).unwrap(),
+            LogOffset(cut),
+            "{offset}"
+        );
+        assert_eq!(
+            (log.log_end(), log.flushed_end()),
+            (LogOffset(cut), LogOffset(cut))
+        );
         let log = reopen(&disk, log);
         assert_eq!(log.log_end(), LogOffset(cut));
         let sequence = i32::try_from(cut / 10).unwrap();
         let appended = append(&log, batch(9, sequence, 10, &[7; 152]));
-        assert_eq!((appended.base_offset, appended.duplicate), (LogOffset(cut), false));
+        assert_eq!(
+            (appended.base_offset, appended.duplicate),
+            (LogOffset(cut), false)
+        );
         log.flush().unwrap();
         let log = reopen(&disk, log);
-        assert_eq!(offsets(&log), (0..=cut / 10).map(|n| n * 10).collect::<Vec<_>>());
+        assert_eq!(
+            offsets(&log),
+            (0..=cut / 10).map(|n| n * 10).collect::<Vec<_>>()
+        );
     }
 }
 
@@ -103,12 +151,22 @@ fn a_log_below_its_lake_end_goes_on_there_and_keeps_what_it_has() {
     let disk = MemoryDisk::new();
     let log = filled(&disk, 12);
     assert_eq!(log.continue_at(LogOffset(120)).unwrap(), None);
-    let gap = Gap { from: LogOffset(120), to: LogOffset(500) };
+    let gap = Gap {
+        from: LogOffset(120),
+        to: LogOffset(500),
+    };
     assert_eq!(log.continue_at(LogOffset(500)).unwrap(), Some(gap));
-    assert_eq!((log.log_start(), log.log_end()), (LogOffset(0), LogOffset(500)));
+    assert_eq!(
+        (log.log_start(), log.log_end()),
+        (LogOffset(0), LogOffset(500))
+    );
     assert_eq!(log.flushed_end(), LogOffset(500));
     let log = reopen(&disk, log);
-    assert_eq!(log.log_end(), LogOffset(500), "the gap is remembered without any append");
+    assert_eq!(
+        log.log_end(),
+        LogOffset(500),
+        "the gap is remembered without any append"
+    );
     assert_eq!(append(&log, plain(10, 20)).base_offset, LogOffset(500));
     log.flush().unwrap();
     let log = reopen(&disk, log);
@@ -117,7 +175,10 @@ fn a_log_below_its_lake_end_goes_on_there_and_keeps_what_it_has() {
     assert_eq!(offsets(&log), expected);
     let inside = log.read(LogOffset(300), 10, log.log_end()).unwrap();
     assert_eq!(inside.next_offset, LogOffset(510));
-    assert_eq!(log.delete_segments_below(LogOffset(500)).unwrap(), LogOffset(500));
+    assert_eq!(
+        log.delete_segments_below(LogOffset(500)).unwrap(),
+        LogOffset(500)
+    );
     let log = reopen(&disk, log);
     assert_eq!(offsets(&log), [500]);
 }
@@ -127,9 +188,15 @@ fn an_empty_log_begins_at_its_lake_end() {
     let disk = MemoryDisk::new();
     let log = open(&disk);
     log.continue_at(LogOffset(70)).unwrap();
-    assert_eq!((log.log_start(), log.log_end()), (LogOffset(70), LogOffset(70)));
+    assert_eq!(
+        (log.log_start(), log.log_end()),
+        (LogOffset(70), LogOffset(70))
+    );
     let log = reopen(&disk, log);
-    assert_eq!((log.log_start(), log.log_end()), (LogOffset(70), LogOffset(70)));
+    assert_eq!(
+        (log.log_start(), log.log_end()),
+        (LogOffset(70), LogOffset(70))
+    );
     assert_eq!(append(&log, plain(1, 1)).base_offset, LogOffset(70));
     log.flush().unwrap();
     assert_eq!(offsets(&reopen(&disk, log)), [70]);

@@ -14,8 +14,15 @@ fn a_repeated_batch_is_answered_with_its_first_offsets() {
     for (n, first) in (0..5).zip(&first) {
         let again = sequence(&log, 9, n).unwrap();
         assert!(again.duplicate && !first.duplicate);
-        assert_eq!((again.base_offset, again.last_offset), (first.base_offset, first.last_offset));
-        assert_eq!(again.log_end, LogOffset(12), "an acknowledgement waits for all there is");
+        assert_eq!(
+            (again.base_offset, again.last_offset),
+            (first.base_offset, first.last_offset)
+        );
+        assert_eq!(
+            again.log_end,
+            LogOffset(12),
+            "an acknowledgement waits for all there is"
+        );
     }
     assert_eq!(offsets(&log).len(), 6);
 }
@@ -28,7 +35,12 @@ fn only_the_last_five_are_remembered_and_gaps_are_refused() {
     }
     for (found, expected) in [(0, 6), (7, 6), (-1, 6), (i32::MAX, 6)] {
         match sequence(&log, 9, found).unwrap_err() {
-            Error::OutOfOrderSequence { writer, found: got, expected: due, .. } => {
+            Error::OutOfOrderSequence {
+                writer,
+                found: got,
+                expected: due,
+                ..
+            } => {
                 assert_eq!((writer, got, due), (WriterId(9), found, expected));
             }
             other => panic!("{other}"),
@@ -54,7 +66,10 @@ fn sequences_wrap_to_zero() {
     entry.push(stored(i32::MAX));
     assert_eq!(entry.verdict(0), Ok(writer_state::Verdict::Append));
     entry.push(stored(0));
-    assert!(matches!(entry.verdict(i32::MAX), Ok(writer_state::Verdict::Duplicate(_))));
+    assert!(matches!(
+        entry.verdict(i32::MAX),
+        Ok(writer_state::Verdict::Duplicate(_))
+    ));
     assert_eq!(entry.verdict(1), Ok(writer_state::Verdict::Append));
 }
 
@@ -62,18 +77,31 @@ fn sequences_wrap_to_zero() {
 fn a_request_of_several_batches_is_taken_as_a_whole_or_not_at_all() {
     let log = open(&MemoryDisk::new());
     let of = |sequences: &[i32]| -> Vec<u8> {
-        sequences.iter().flat_map(|n| batch(9, *n, 2, b"body")).collect()
+        sequences
+            .iter()
+            .flat_map(|n| batch(9, *n, 2, b"body"))
+            .collect()
     };
     append(&log, of(&[0, 1]));
     assert!(log.append(&checked(of(&[2, 4])), 1_000).is_err());
-    assert_eq!(log.log_end(), LogOffset(4), "the good half is not there either");
+    assert_eq!(
+        log.log_end(),
+        LogOffset(4),
+        "the good half is not there either"
+    );
     let mixed = append(&log, of(&[1, 2, 3]));
-    assert_eq!((mixed.base_offset, mixed.last_offset), (LogOffset(2), LogOffset(7)));
+    assert_eq!(
+        (mixed.base_offset, mixed.last_offset),
+        (LogOffset(2), LogOffset(7))
+    );
     assert!(!mixed.duplicate);
     assert_eq!(offsets(&log), [0, 2, 4, 6]);
     assert!(append(&log, of(&[2, 3])).duplicate);
     let twice = append(&log, of(&[4, 4]));
-    assert_eq!((twice.base_offset, twice.last_offset), (LogOffset(8), LogOffset(9)));
+    assert_eq!(
+        (twice.base_offset, twice.last_offset),
+        (LogOffset(8), LogOffset(9))
+    );
 }
 
 #[test]
@@ -92,7 +120,11 @@ fn duplicates_are_known_after_a_restart_with_or_without_a_snapshot() {
             log.flush().unwrap();
             let end = log.log_end();
             disk.crash(crash);
-            assert!(disk.files("writers").len() >= 2, "{:?}", disk.files("writers"));
+            assert!(
+                disk.files("writers").len() >= 2,
+                "{:?}",
+                disk.files("writers")
+            );
             for extension in ["writers", "index"] {
                 if damage == "both" || damage.starts_with(extension) {
                     for path in disk.files(extension) {
@@ -105,7 +137,10 @@ fn duplicates_are_known_after_a_restart_with_or_without_a_snapshot() {
             }
             let log = open(&disk);
             assert_eq!(log.log_end(), end);
-            assert_eq!(sequence(&log, 9, 27).unwrap().base_offset, LogOffset(27 * 4));
+            assert_eq!(
+                sequence(&log, 9, 27).unwrap().base_offset,
+                LogOffset(27 * 4)
+            );
             assert!(sequence(&log, 10, 0).unwrap().duplicate);
             assert!(sequence(&log, 9, 20).is_err());
             assert!(!sequence(&log, 9, 30).unwrap().duplicate);
@@ -120,14 +155,20 @@ fn an_idle_writer_is_forgotten_and_a_full_map_forgets_the_longest_idle() {
     sequence(&log, 9, 0).unwrap();
     let late = 1_000 + small().writer_expiry_ms + 1;
     let again = log.append(&checked(batch(9, 0, 2, b"body")), late).unwrap();
-    assert!(!again.duplicate, "what it did before its expiry is another life");
+    assert!(
+        !again.duplicate,
+        "what it did before its expiry is another life"
+    );
     for writer in 0..150 {
         let batches = checked(batch(1_000 + writer, 0, 1, b"body"));
         log.append(&batches, late + writer).unwrap();
     }
     let duplicate = |writer| sequence(&log, writer, 0).unwrap().duplicate;
     assert!(duplicate(1_149) && duplicate(1_100));
-    assert!(!duplicate(1_010), "beyond the limit the longest idle is forgotten");
+    assert!(
+        !duplicate(1_010),
+        "beyond the limit the longest idle is forgotten"
+    );
 }
 
 #[test]
