@@ -40,7 +40,8 @@ pub struct ServerConfig {
     pub log: LogConfig,
     /// What clients may use up.
     pub limits: LimitsConfig,
-    /// The tiering scheduler.
+    /// The tiering scheduler: section `scheduler`, since `tiering` is the daemon's.
+    #[serde(rename = "scheduler")]
     pub tiering: TieringConfig,
     /// Logins. Absent: anyone may connect.
     pub sasl: Option<SaslConfig>,
@@ -304,12 +305,12 @@ impl ServerConfig {
         self.limits.check(&mut check);
         check(
             self.tiering.heartbeat_timeout_ms >= 1,
-            "tiering.heartbeat-timeout-ms is 0",
+            "scheduler.heartbeat-timeout-ms is 0",
         );
-        check(self.tiering.check_ms >= 1, "tiering.check-ms is 0");
+        check(self.tiering.check_ms >= 1, "scheduler.check-ms is 0");
         check(
             self.tiering.max_lake_snapshots >= 1,
-            "tiering.max-lake-snapshots is 0",
+            "scheduler.max-lake-snapshots is 0",
         );
         let nameless =
             |(user, password): (&String, &String)| user.is_empty() || password.is_empty();
