@@ -9,13 +9,6 @@
     clippy::panic,
     reason = "a test that can't go on fails"
 )]
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    clippy::indexing_slicing,
-    reason = "whatever goes wrong here is to fail the test"
-)]
 
 mod audit;
 mod site;
