@@ -1,0 +1,273 @@
+//! What a committer of the lake stores: snapshots, offsets, epochs.
+
+use super::*;
+
+fn offsets(table: TableId, ends: &[(Option<PartitionId>, i32, i64)]) -> LakeOffsets {
+    let end = |(partition, bucket, end): &(_, i32, i64)| {
+        ((*partition, BucketId(*bucket)), LogOffset(*end))
+    };
+    LakeOffsets {
+        table_id: table,
+        end_offsets: ends.iter().map(end).collect(),
+    }
+}
+
+#[tokio::test]
+async fn lake_snapshots_are_committed_once_and_only_forward() {
+    let world = World::new().await;
+    let table = world.table(&log_table()).await;
+    let (catalog, path, id) = (&world.catalog, path(), table.table_id);
+    let prepare = async |ends: &[(Option<PartitionId>, i32, i64)]| {
+        catalog
+            .prepare_lake_offsets(&path, &offsets(id, ends), OffsetsPolicy::OnlyRise)
+            .await
+            .unwrap()
+    };
+    let commit = |snapshot_id, tiered_offsets| LakeCommit {
+        path: &path,
+        table_id: id,
+        snapshot_id,
+        tiered_offsets,
+        readable_offsets: None,
+        earliest_to_keep: None,
+        policy: OffsetsPolicy::OnlyRise,
+    };
+    let none = catalog
+        .get_lake_snapshot(&path, id, Which::Latest)
+        .await
+        .unwrap_err();
+    assert!(matches!(none, Error::LakeSnapshotNotExist { .. }), "{none}");
+    let first = prepare(&[(None, 0, 10), (None, 1, 5)]).await;
+    assert!(
+        first.starts_with(&format!("file:/r/lake/db/t-{id}/metadata/")),
+        "{first}"
+    );
+    for _ in 0..2 {
+        assert_eq!(
+            catalog
+                .commit_lake_snapshot(commit(1, &first))
+                .await
+                .unwrap(),
+            []
+        );
+    }
+    let second = prepare(&[(None, 0, 20)]).await;
+    let dropped = catalog
+        .commit_lake_snapshot(commit(2, &second))
+        .await
+        .unwrap();
+    assert_eq!(dropped[0].tiered_offsets, first);
+    let (snapshot, found) = catalog
+        .get_lake_snapshot(&path, id, Which::Latest)
+        .await
+        .unwrap();
+    assert_eq!(snapshot.snapshot_id, 2);
+    assert_eq!(
+        found,
+        offsets(id, &[(None, 0, 20), (None, 1, 5)]),
+        "new offsets win, others stay"
+    );
+    let readable = catalog.get_lake_snapshot(&path, id, Which::Readable).await;
+    assert!(matches!(readable, Err(Error::LakeSnapshotNotExist { .. })));
+
+    let stale = catalog
+        .commit_lake_snapshot(commit(3, &first))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(stale, Error::InvalidLakeSnapshot { .. }),
+        "{stale}"
+    );
+    let back = LakeCommit {
+        policy: OffsetsPolicy::MayFall,
+        ..commit(3, &first)
+    };
+    catalog.commit_lake_snapshot(back).await.unwrap();
+    let only_one = offsets(id, &[(None, 0, 30)]);
+    let partial = catalog
+        .prepare_lake_offsets(&path, &only_one, OffsetsPolicy::MayFall)
+        .await
+        .unwrap();
+    let forgotten = catalog
+        .commit_lake_snapshot(commit(4, &partial))
+        .await
+        .unwrap_err();
+    assert!(
+        forgotten.to_string().contains("would be forgotten"),
+        "{forgotten}"
+    );
+
+    let above = format!("{first}/../x");
+    for uri in [
+        "file:/r/lake/db/t-999/metadata/x.offsets",
+        "file:/etc/passwd",
+        "",
+        &above,
+    ] {
+        let error = catalog
+            .commit_lake_snapshot(commit(5, uri))
+            .await
+            .unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{uri}: {error}");
+    }
+    let wrong = LakeCommit {
+        table_id: TableId(id.0 + 1),
+        ..commit(5, &first)
+    };
+    let error = catalog.commit_lake_snapshot(wrong).await.unwrap_err();
+    assert!(matches!(error, Error::TableIdNotExist { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn offsets_of_dropped_partitions_are_pruned() {
+    let world = World::new().await;
+    let table = world.table(&partitioned()).await;
+    let (catalog, path, id) = (&world.catalog, path(), table.table_id);
+    let (a, b) = (world.partition("a").await.id, world.partition("b").await.id);
+    let tier = async |snapshot_id, ends: &[(Option<PartitionId>, i32, i64)]| {
+        let new = offsets(id, ends);
+        let uri = catalog
+            .prepare_lake_offsets(&path, &new, OffsetsPolicy::OnlyRise)
+            .await
+            .unwrap();
+        let commit = LakeCommit {
+            path: &path,
+            table_id: id,
+            snapshot_id,
+            tiered_offsets: &uri,
+            readable_offsets: Some(&uri),
+            earliest_to_keep: Some(-1),
+            policy: OffsetsPolicy::OnlyRise,
+        };
+        catalog.commit_lake_snapshot(commit).await.unwrap();
+        catalog.get_lake_offsets(&path, id).await.unwrap()
+    };
+    tier(1, &[(Some(a), 0, 1), (Some(b), 0, 2)]).await;
+    catalog
+        .drop_partition(&path, &spec("a"), IfMissing::Fail)
+        .await
+        .unwrap();
+    assert_eq!(
+        tier(2, &[(Some(b), 1, 3)]).await,
+        offsets(id, &[(Some(b), 0, 2), (Some(b), 1, 3)])
+    );
+    assert_eq!(
+        catalog
+            .get_lake_table(id)
+            .await
+            .unwrap()
+            .unwrap()
+            .document
+            .lake_snapshots
+            .len(),
+        2
+    );
+    let old = catalog
+        .get_lake_snapshot(&path, id, Which::Id(1))
+        .await
+        .unwrap();
+    assert_eq!(old.1.end_offsets.len(), 2);
+}
+
+#[tokio::test]
+async fn two_committers_of_a_lake_snapshot_never_overwrite_each_other() {
+    let world = World::new().await;
+    let table = world.table(&log_table()).await;
+    let (path, id) = (path(), table.table_id);
+    let low = offsets(id, &[(None, 0, 10)]);
+    let high = offsets(id, &[(None, 0, 20)]);
+    let low = world
+        .catalog
+        .prepare_lake_offsets(&path, &low, OffsetsPolicy::OnlyRise)
+        .await
+        .unwrap();
+    let high = world
+        .catalog
+        .prepare_lake_offsets(&path, &high, OffsetsPolicy::OnlyRise)
+        .await
+        .unwrap();
+    let other = world.catalog.clone();
+    world.store.forget_calls();
+    let commit = |snapshot_id, tiered_offsets| LakeCommit {
+        path: &path,
+        table_id: id,
+        snapshot_id,
+        tiered_offsets,
+        readable_offsets: None,
+        earliest_to_keep: None,
+        policy: OffsetsPolicy::OnlyRise,
+    };
+    let (path_2, high_2) = (path.clone(), high.clone());
+    world.store.before_commit(1, move |store| {
+        let inner = Catalog {
+            store: Arc::new(store.clone()),
+            ..other
+        };
+        let commit = LakeCommit {
+            path: &path_2,
+            table_id: id,
+            snapshot_id: 2,
+            tiered_offsets: &high_2,
+            readable_offsets: None,
+            earliest_to_keep: None,
+            policy: OffsetsPolicy::OnlyRise,
+        };
+        futures::executor::block_on(inner.commit_lake_snapshot(commit)).unwrap();
+    });
+    let error = world
+        .catalog
+        .commit_lake_snapshot(commit(1, &low))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(error, Error::InvalidLakeSnapshot { .. }),
+        "{error}"
+    );
+    let found = world.catalog.get_lake_offsets(&path, id).await.unwrap();
+    assert_eq!(found, offsets(id, &[(None, 0, 20)]));
+}
+
+#[tokio::test]
+async fn tiering_epochs_only_rise_also_across_coordinators() {
+    let world = World::new().await;
+    let table = world.table(&log_table()).await.table_id;
+    let catalog = &world.catalog;
+    assert_eq!(
+        catalog.get_tiering_epoch(table).await.unwrap(),
+        TieringEpoch(0)
+    );
+    assert_eq!(
+        catalog.next_tiering_epoch(table).await.unwrap(),
+        TieringEpoch(1)
+    );
+    world.store.forget_calls();
+    world.store.fail_commit(1, Fault::LostReply);
+    assert_eq!(
+        catalog.next_tiering_epoch(table).await.unwrap(),
+        TieringEpoch(2)
+    );
+    let newer = take_over(&*world.store).await.unwrap();
+    let newer = catalog.clone().with_fence(newer.fence);
+    assert_eq!(
+        newer.next_tiering_epoch(table).await.unwrap(),
+        TieringEpoch(3)
+    );
+    newer
+        .check_tiering_epoch(table, TieringEpoch(3))
+        .await
+        .unwrap();
+    let error = newer
+        .check_tiering_epoch(table, TieringEpoch(2))
+        .await
+        .unwrap_err();
+    assert!(
+        matches!(
+            error,
+            Error::FencedTieringEpoch {
+                current: TieringEpoch(3),
+                ..
+            }
+        ),
+        "{error}"
+    );
+}
