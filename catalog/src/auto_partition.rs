@@ -5,101 +5,21 @@
 
 use std::collections::BTreeSet;
 
-use jiff::tz::TimeZone;
-use jiff::{Span, Timestamp, Zoned};
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId};
 
 use crate::catalog::Partition;
 use crate::model::lake_offsets::LakeOffsets;
 
-mod format;
+pub(crate) mod format;
+pub(crate) mod settings;
+pub(crate) mod unit;
 
 pub use format::TimeFormat;
+pub use settings::AutoPartition;
+pub use unit::TimeUnit;
 
 /// Most partitions that one [`plan`] creates or drops; the rest follows with the next one.
 pub const MAX_CHANGES: usize = 100;
-
-/// How long one partition lasts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TimeUnit {
-    /// `yyyyMMddHH`
-    Hour,
-    /// `yyyyMMdd`
-    Day,
-    /// `yyyyMM`
-    Month,
-    /// `yyyyQ`
-    Quarter,
-    /// `yyyy`
-    Year,
-}
-
-impl TimeUnit {
-    /// Reads the name of a unit, in any case.
-    ///
-    /// # Errors
-    /// A text for the end of a sentence.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text.trim().to_ascii_uppercase().as_str() {
-            "HOUR" => Ok(Self::Hour),
-            "DAY" => Ok(Self::Day),
-            "MONTH" => Ok(Self::Month),
-            "QUARTER" => Ok(Self::Quarter),
-            "YEAR" => Ok(Self::Year),
-            _ => Err(format!("`{text}` is no time unit")),
-        }
-    }
-
-    /// The time `steps` units after `time`; `None` beyond the calendar.
-    fn after(self, time: &Zoned, steps: i64) -> Option<Zoned> {
-        let span = match self {
-            Self::Hour => Span::new().try_hours(steps),
-            Self::Day => Span::new().try_days(steps),
-            Self::Month => Span::new().try_months(steps),
-            Self::Quarter => Span::new().try_months(steps.checked_mul(3)?),
-            Self::Year => Span::new().try_years(steps),
-        };
-        time.checked_add(span.ok()?).ok()
-    }
-}
-
-/// How the partitions of a table follow time.
-#[derive(Clone, Debug)]
-pub struct AutoPartition {
-    /// Whether the server creates and drops partitions.
-    pub is_enabled: bool,
-    /// The partition column that holds the time.
-    pub key: String,
-    /// How long one partition lasts.
-    pub unit: TimeUnit,
-    /// How its time is written.
-    pub format: TimeFormat,
-    /// The zone in which days begin.
-    pub zone: TimeZone,
-    /// Partitions to have ready, the current one among them.
-    pub precreate: i32,
-    /// Past partitions to keep; negative for ever.
-    pub retention: i32,
-}
-
-impl AutoPartition {
-    /// The text of the partition `steps` units after the one that holds `now_ms`.
-    pub fn text(&self, now_ms: i64, steps: i64) -> Option<String> {
-        let now = Timestamp::from_millisecond(now_ms)
-            .ok()?
-            .to_zoned(self.zone.clone());
-        Some(self.format.write(&self.unit.after(&now, steps)?))
-    }
-
-    /// The oldest text that is kept; `None` if all are.
-    pub fn oldest_kept(&self, now_ms: i64) -> Option<String> {
-        if self.retention < 0 {
-            None
-        } else {
-            self.text(now_ms, -i64::from(self.retention))
-        }
-    }
-}
 
 /// A partition as the plan needs it.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@
 
 use crate::datum::Datum;
 use crate::error::{Error, Result};
+use crate::murmur::murmur_hash;
 use crate::types::DataType;
 
 mod decode;
@@ -109,7 +110,7 @@ impl BinaryRow {
 
     /// The hash that chooses a bucket: Murmur3, 32 bits, seed 42, over the whole row.
     pub fn hash(&self) -> i32 {
-        crate::bucket::murmur_hash(&self.bytes)
+        murmur_hash(&self.bytes)
     }
 }
 

@@ -25,8 +25,8 @@ mod tests;
 pub use conflict::Conflict;
 
 use base::Base;
-use execute::{Attempt, Built, Published, ReadBack};
-use plan::Change;
+use execute::{Attempt, Published, ReadBack};
+use plan::{Change, Head};
 
 /// Small manifests from which on they are merged.
 const MERGE_FROM: usize = 30;
@@ -269,7 +269,7 @@ impl TableCommitter {
         }
     }
 
-    async fn committed(&mut self, change: &Change, built: Built) -> CommitOutcome {
+    async fn committed(&mut self, change: &Change, built: Head) -> CommitOutcome {
         execute::write_latest_hint(&self.table, built.snapshot.id).await;
         let snapshot = built.snapshot.clone();
         self.base.advance(change, built);

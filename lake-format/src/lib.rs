@@ -17,6 +17,7 @@ pub mod durable;
 mod error;
 mod manifest;
 mod manifest_list;
+mod murmur;
 mod options;
 mod partition;
 pub mod paths;
@@ -40,8 +41,8 @@ pub use manifest::{
     FileKey, FileKind, ManifestEntry, decode_manifest, encode_manifest, live_files,
 };
 pub use manifest_list::{ManifestFileMeta, decode_manifest_list, encode_manifest_list};
-pub use options::{BucketMode, MergeEngine, StatsMode, TableOptions};
-pub use partition::{Names, Partition, escape, value_text};
+pub use options::{BucketMode, MergeEngine, Names, StatsMode, TableOptions};
+pub use partition::{Partition, escape, value_text};
 pub use paths::TablePaths;
 pub use read::{BatchStream, Filter, Split};
 pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};

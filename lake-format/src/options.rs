@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
-use crate::partition::Names;
 
 /// The options of a table, read with the format's defaults.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +47,15 @@ pub enum StatsMode {
     Truncate(usize),
     /// Null count, minimum and maximum.
     Full,
+}
+
+/// How values are spelled in names of partition folders (option `partition.legacy-name`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Names {
+    /// The text of the internal value: a date is its day number. The format's default.
+    Legacy,
+    /// The text of an SQL cast to string: a date is `2022-01-08`.
+    Sql,
 }
 
 impl<'a> TableOptions<'a> {

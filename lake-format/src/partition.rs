@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use crate::binary_row::BinaryRow;
 use crate::datum::Datum;
 use crate::error::{Error, Result};
-use crate::options::TableOptions;
+use crate::options::{Names, TableOptions};
 use crate::schema::TableSchema;
 use crate::types::{DataField, DataType};
 
@@ -106,7 +106,7 @@ impl Partition {
     }
 }
 
-pub use text::{Names, value_text};
+pub use text::value_text;
 
 fn types_of<'a>(fields: &[&'a DataField]) -> Vec<&'a DataType> {
     fields.iter().map(|field| &field.data_type).collect()

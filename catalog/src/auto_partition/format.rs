@@ -2,7 +2,7 @@
 
 use jiff::Zoned;
 
-use super::TimeUnit;
+use super::unit::TimeUnit;
 use crate::ddl::names;
 
 /// A pattern of fixed-width fields, from the year down to the unit, so that text order is time

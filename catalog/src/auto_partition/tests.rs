@@ -1,3 +1,6 @@
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
 use super::*;
 
 fn ms(text: &str) -> i64 {

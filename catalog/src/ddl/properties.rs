@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use weir_protocol::ids::TablePath;
 
-use crate::auto_partition::{AutoPartition, TimeFormat, TimeUnit};
+use crate::auto_partition::format::TimeFormat;
+use crate::auto_partition::settings::AutoPartition;
+use crate::auto_partition::unit::TimeUnit;
 use crate::{Error, Result};
 
 /// Prefix of the properties that the reference knows.

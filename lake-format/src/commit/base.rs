@@ -6,8 +6,7 @@ use std::sync::Arc;
 use futures::TryStreamExt;
 
 use super::BaseView;
-use super::execute::Built;
-use super::plan::Change;
+use super::plan::{Change, Head};
 use super::scan::{newest_of, read_manifests};
 use crate::binary_row::BinaryRow;
 use crate::datum::Datum;
@@ -32,18 +31,11 @@ const MAX_RECENT_FILES: usize = 16_384;
 #[derive(Debug, Default)]
 pub(super) struct Base {
     schema: Option<Arc<TableSchema>>,
-    latest: Option<Latest>,
+    latest: Option<Head>,
     own: Option<Own>,
     /// The bucket count of partitions with live files.
     total_buckets: HashMap<Vec<u8>, i32>,
     recent: RecentFiles,
-}
-
-#[derive(Debug)]
-struct Latest {
-    snapshot: Snapshot,
-    /// All its manifests, base then delta.
-    manifests: Vec<ManifestFileMeta>,
 }
 
 /// The newest snapshot of one commit user, as of the latest one.
@@ -96,15 +88,12 @@ impl Base {
     }
 
     /// Takes in our own commit, so that the next one need not read it.
-    pub(super) fn advance(&mut self, change: &Change, built: Built) {
+    pub(super) fn advance(&mut self, change: &Change, built: Head) {
         self.absorb(&change.entries);
         if let Some(own) = self.own.as_mut() {
             own.newest = Some(built.snapshot.clone());
         }
-        self.latest = Some(Latest {
-            snapshot: built.snapshot,
-            manifests: built.manifests,
-        });
+        self.latest = Some(built);
     }
 
     /// The bucket count of a partition's live files; `None` if it has none. The first time a
@@ -234,7 +223,7 @@ impl Base {
             }
         }
         let manifests = table.manifests(&latest).await?;
-        self.latest = Some(Latest {
+        self.latest = Some(Head {
             snapshot: latest,
             manifests,
         });
@@ -248,7 +237,7 @@ impl Base {
         };
         if let Some(snapshot) = latest {
             let manifests = table.manifests(&snapshot).await?;
-            self.latest = Some(Latest {
+            self.latest = Some(Head {
                 snapshot,
                 manifests,
             });

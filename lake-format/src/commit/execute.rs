@@ -8,14 +8,13 @@ use object_store::{ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use super::CommitRequest;
 use super::base::Base;
 use super::merge::Merged;
-use super::plan::{Change, ListFile, Lists, next_snapshot};
+use super::plan::{Change, Head, ListFile, Lists, next_snapshot};
 use crate::durable::MayBeLost;
 use crate::error::{Error, Result};
 use crate::manifest::{ManifestEntry, encode_manifest};
 use crate::manifest_list::{ManifestFileMeta, encode_manifest_list};
 use crate::paths::{manifest_list_name, manifest_name};
 use crate::schema::TableSchema;
-use crate::snapshot::Snapshot;
 use crate::table::Table;
 
 /// Entries of one manifest: about 4 MiB compressed.
@@ -27,18 +26,10 @@ const BLOCKING_FROM_ENTRIES: usize = 512;
 /// Metadata files written or deleted at once.
 const CONCURRENCY: usize = 8;
 
-/// A snapshot that is, or may become, the latest.
-#[derive(Debug)]
-pub(super) struct Built {
-    pub(super) snapshot: Snapshot,
-    /// All its manifests, base then delta.
-    pub(super) manifests: Vec<ManifestFileMeta>,
-}
-
 /// What the conditional put did.
 #[must_use]
 pub(super) enum Published {
-    Yes(Box<Built>),
+    Yes(Box<Head>),
     /// Another has that number.
     No,
     /// It may have taken place.
@@ -75,7 +66,7 @@ struct Delta {
 /// The snapshot that is being put.
 #[derive(Debug)]
 struct Candidate {
-    built: Built,
+    built: Head,
     path: Path,
     content: Bytes,
     /// Metadata files that are of no use if this one loses.
@@ -142,7 +133,7 @@ impl Attempt {
         let snapshot = next_snapshot(latest, schema.id, request, change.record_count, lists);
         let content = Bytes::from(snapshot.to_json()?);
         let path = table.paths().snapshot(snapshot.id);
-        let built = Built {
+        let built = Head {
             snapshot,
             manifests,
         };
@@ -202,7 +193,7 @@ impl Attempt {
     }
 
     /// The last look at a snapshot in doubt, if there is one.
-    pub(super) async fn give_up(&mut self, table: &Table) -> Result<Option<Box<Built>>> {
+    pub(super) async fn give_up(&mut self, table: &Table) -> Result<Option<Box<Head>>> {
         match self.read_back(table).await {
             ReadBack::Settled(Published::Yes(built)) => Ok(Some(built)),
             ReadBack::Settled(_) => Ok(None),

@@ -5,8 +5,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::CommitRequest;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKind, ManifestEntry};
+use crate::manifest_list::ManifestFileMeta;
 use crate::snapshot::{CommitKind, SNAPSHOT_VERSION, Snapshot};
 use crate::write::CommitMessage;
+
+/// A snapshot that is, or may become, the latest.
+#[derive(Debug)]
+pub(super) struct Head {
+    pub(super) snapshot: Snapshot,
+    /// All its manifests, base then delta.
+    pub(super) manifests: Vec<ManifestFileMeta>,
+}
 
 /// The entries of a request, checked against each other.
 #[derive(Debug)]

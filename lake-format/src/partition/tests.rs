@@ -1,4 +1,4 @@
-use super::text::{Names, decimal_text, value_text};
+use super::text::{decimal_text, value_text};
 use super::*;
 use crate::datum::Timestamp;
 use crate::types::TypeKind;

@@ -2,16 +2,8 @@
 
 use crate::datum::{Datum, Timestamp};
 use crate::error::{Error, Result};
+use crate::options::Names;
 use crate::types::TypeKind;
-
-/// How values are spelled in folder names (option `partition.legacy-name`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Names {
-    /// The text of the internal value: a date is its day number. The format's default.
-    Legacy,
-    /// The text of an SQL cast to string: a date is `2022-01-08`.
-    Sql,
-}
 
 /// The text of a value; `None` for null.
 ///

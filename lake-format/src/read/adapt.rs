@@ -13,7 +13,8 @@ use arrow::error::ArrowError;
 
 use crate::datum::Datum;
 use crate::error::{Error, Result};
-use crate::partition::{Names, value_text};
+use crate::options::Names;
+use crate::partition::value_text;
 use crate::types::{DataField, DataType, TypeKind};
 
 /// `array`, read from a file whose schema has the column as `from`, as the column `to`, in the Arrow

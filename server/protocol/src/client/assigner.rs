@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::writer::NextBucket;
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{BucketId, TotalBuckets};
 
 /// Where rows go in a table without bucket key. Both start at bucket 0 of each partition.
@@ -12,6 +13,17 @@ pub enum Spread {
     Sticky,
     /// Each append goes to the next bucket.
     RoundRobin,
+}
+
+/// Where the next rows of a partition go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NextBucket {
+    /// The partition's name, of a partitioned table.
+    pub partition: Option<String>,
+    /// The bucket.
+    pub bucket: BucketId,
+    /// Bytes of rows it got since it was chosen.
+    pub filled_bytes: usize,
 }
 
 /// Chooses buckets per partition, by nothing but the appends so far.

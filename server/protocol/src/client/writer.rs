@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::assigner::{Assigner, Spread};
+use super::assigner::{Assigner, NextBucket, Spread};
 use super::metadata::wire_path;
 use super::{Client, Error};
 use crate::ids::{
@@ -27,13 +27,15 @@ mod leaders;
 mod partitions;
 mod queue;
 mod route;
+mod settings;
 mod task;
 #[cfg(test)]
 mod tests;
 
 use partitions::Partitions;
 use route::Router;
-use task::{Command, Settings, Task};
+use settings::Settings;
+use task::{Command, Task};
 
 /// When a leader answers a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,17 +128,6 @@ pub struct BucketSequence {
     pub bucket: BucketId,
     /// The next sequence.
     pub next_sequence: i32,
-}
-
-/// Where the next rows of a partition go.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NextBucket {
-    /// The partition's name, of a partitioned table.
-    pub partition: Option<String>,
-    /// The bucket.
-    pub bucket: BucketId,
-    /// Bytes of rows it got since it was chosen.
-    pub filled_bytes: usize,
 }
 
 /// A batch that is in the log.

@@ -5,7 +5,7 @@ use arrow::compute::concat_batches;
 use bytes::{Bytes, BytesMut};
 
 use super::queue::Closed;
-use super::task::Settings;
+use super::settings::Settings;
 use crate::client::Error;
 use crate::ids::{TableBucket, WriterId};
 use crate::record::arrow::encode_append;

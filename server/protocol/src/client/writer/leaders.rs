@@ -6,7 +6,8 @@ use std::sync::Arc;
 use futures::FutureExt;
 use tokio::time::Instant;
 
-use super::task::{Event, Link, Settings, Task};
+use super::settings::Settings;
+use super::task::{Event, Link, Task};
 use crate::api_key::ApiKey;
 use crate::client::Error;
 use crate::client::connection::Connection;

@@ -12,14 +12,12 @@ use tokio::time::Instant;
 
 use super::encode::{encode, restamp};
 use super::queue::{Queue, Verdict};
-use super::{BucketSequence, LogWriterConfig, Piece, WriterState, init_writer, resumed_sequences};
+use super::settings::Settings;
+use super::{BucketSequence, Piece, WriterState, init_writer, resumed_sequences};
 use crate::client::connection::Connection;
-use crate::client::{Backoff, Client, Error};
-use crate::ids::{
-    BucketId, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath, WriterId,
-};
+use crate::client::{Backoff, Error};
+use crate::ids::{BucketId, PartitionId, ServerId, TableBucket, WriterId};
 use crate::proto;
-use crate::record::arrow::Compression;
 
 /// What a writer's handle asks of its task.
 #[derive(Debug)]
@@ -28,19 +26,6 @@ pub(super) enum Command {
     Flush(oneshot::Sender<Result<(), Error>>),
     State(oneshot::Sender<WriterState>),
     UnflushedBatches(oneshot::Sender<usize>),
-}
-
-/// What never changes while a writer is open.
-#[derive(Debug)]
-pub(super) struct Settings {
-    pub(super) client: Client,
-    pub(super) path: TablePath,
-    pub(super) table: TableId,
-    pub(super) schema_id: SchemaId,
-    pub(super) compression: Compression,
-    pub(super) batch_bytes: usize,
-    pub(super) buffer_bytes: usize,
-    pub(super) config: LogWriterConfig,
 }
 
 /// Something that was waited for.

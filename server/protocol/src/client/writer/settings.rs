@@ -1,0 +1,19 @@
+//! What the parts of a writer know of it.
+
+use super::LogWriterConfig;
+use crate::client::Client;
+use crate::ids::{SchemaId, TableId, TablePath};
+use crate::record::arrow::Compression;
+
+/// What never changes while a writer is open.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) client: Client,
+    pub(super) path: TablePath,
+    pub(super) table: TableId,
+    pub(super) schema_id: SchemaId,
+    pub(super) compression: Compression,
+    pub(super) batch_bytes: usize,
+    pub(super) buffer_bytes: usize,
+    pub(super) config: LogWriterConfig,
+}
