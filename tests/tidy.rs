@@ -84,9 +84,12 @@ fn is_test(path: &Path) -> bool {
             .any(|part| part.as_os_str() == "tests" || part.as_os_str() == "benches")
 }
 
-/// The part of a source file before its inline tests.
+/// The part of a source file before its inline tests; a `mod tests;` names another file and cuts
+/// nothing.
 fn without_tests(text: &str) -> &str {
-    text.split("\n#[cfg(test)]\nmod ").next().unwrap_or(text)
+    text.split("\n#[cfg(test)]\nmod tests {")
+        .next()
+        .unwrap_or(text)
 }
 
 fn assert_none(rule: &str, found: &[String]) {
@@ -167,6 +170,53 @@ fn crates_use_each_other_along_the_arrows_only() {
         }
     }
     assert_none("arrows between crates", &found);
+}
+
+/// The names of a manifest's dependencies, of all kinds.
+fn dependencies(manifest: &str) -> Vec<String> {
+    let mut names = Vec::new();
+    let mut is_inside = false;
+    for line in manifest.lines() {
+        if let Some(section) = line.strip_prefix('[') {
+            is_inside = section.ends_with("dependencies]");
+        } else if is_inside && line.starts_with(|c: char| c.is_ascii_lowercase()) {
+            let name = line.split(['.', ' ', '=']).next().unwrap_or_default();
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+#[test]
+fn every_dependency_is_used() {
+    let mut found = Vec::new();
+    let mut used = BTreeSet::new();
+    let sources = sources();
+    let rooms = ARROWS.iter().map(|(room, _)| *room).chain(["tests"]);
+    for room in rooms {
+        let manifest = root().join(room).join("Cargo.toml");
+        let manifest = fs::read_to_string(manifest).expect("a manifest");
+        for name in dependencies(&manifest) {
+            let path = name.replace('-', "_");
+            let [prefix, import] = [format!("{path}::"), format!("use {path};")];
+            let is_used = sources.iter().any(|(file, text)| {
+                file.starts_with(room) && (text.contains(&prefix) || text.contains(&import))
+            });
+            // The code that tonic generates uses both.
+            let is_generated = room == "tiering" && ["prost", "tonic-prost"].contains(&&*name);
+            if !is_used && !is_generated {
+                found.push(format!("{room} names {name} and uses it nowhere"));
+            }
+            used.insert(name);
+        }
+    }
+    let workspace = fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    for name in dependencies(&workspace) {
+        if !used.contains(&name) && !name.starts_with("weir-") {
+            found.push(format!("the workspace names {name}, no crate takes it"));
+        }
+    }
+    assert_none("no dependency that nobody chose", &found);
 }
 
 #[test]

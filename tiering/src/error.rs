@@ -3,7 +3,8 @@
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath, TotalBuckets};
 
-use crate::round::{Epochs, Phase};
+use crate::lease::Epochs;
+use crate::phase::Phase;
 
 /// Result with [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;

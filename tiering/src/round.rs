@@ -6,43 +6,16 @@
 //! be committed.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
-use weir_protocol::ids::{
-    BucketId, CoordinatorEpoch, LogOffset, PartitionId, TableBucket, TableId, TablePath,
-    TieringEpoch,
-};
+use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket};
 
 use crate::error::{Error, Result};
 use crate::ranges::BucketRange;
 use crate::split::Split;
 
-/// Under which epochs a worker holds a table; compared lexicographically, coordinator first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epochs {
-    /// The coordinator's epoch when the table was handed out.
-    pub coordinator: CoordinatorEpoch,
-    /// The table's tiering epoch.
-    pub tiering: TieringEpoch,
-}
-
-impl fmt::Display for Epochs {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "({}, {})", self.coordinator, self.tiering)
-    }
-}
-
-/// The right to tier a table, as the coordinator handed it out.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// The table.
-    pub table: TableId,
-    /// Its path.
-    pub path: TablePath,
-    /// The epochs that fence the lease.
-    pub epochs: Epochs,
-}
+pub use crate::lease::{Epochs, Lease};
+pub use crate::phase::Phase;
 
 /// When a round ends although its splits have more to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,21 +26,6 @@ pub struct Limits {
     pub max_rows: u64,
     /// Bytes read from the log.
     pub max_bytes: u64,
-}
-
-/// Where a round stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// The table was handed out; nothing is done.
-    Requested,
-    /// Offsets are read and splits planned.
-    Splitting,
-    /// Splits are read and written.
-    Writing,
-    /// All results are in.
-    Committing,
-    /// Committed, nothing to do, or failed; the coordinator is to be told.
-    Reporting,
 }
 
 /// What ended the reading of a round early.

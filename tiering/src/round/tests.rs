@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use weir_protocol::ids::TotalBuckets;
+use weir_protocol::ids::{CoordinatorEpoch, TableId, TablePath, TieringEpoch, TotalBuckets};
 
 use super::*;
 
