@@ -4,7 +4,7 @@
 //! [`DurableLocal`] answers a write only when the bytes and every folder entry that leads to them
 //! are on the disk.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Write as _};
@@ -18,13 +18,15 @@ use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
     PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-    UploadPart,
 };
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
 #[cfg(test)]
 mod tests;
+mod upload;
+
+use upload::DurableUpload;
 
 /// Name of the store in errors.
 const STORE: &str = "DurableLocal";
@@ -68,14 +70,18 @@ pub struct MayBeLost;
 
 /// An object store over a local folder whose writes are durable when they are answered.
 ///
-/// * A put stages the bytes in a hidden file beside the target, syncs it, and only then gives it
-///   its name: by hard link for [`PutMode::Create`] (atomic: exactly one of many wins), by rename
-///   for [`PutMode::Overwrite`]. So a name never leads to half a file, not even after a crash.
+/// * A put and an upload in parts stage the bytes in a hidden file beside the target, sync it, and
+///   only then give it its name: by hard link for [`PutMode::Create`] (atomic: exactly one of many
+///   wins), otherwise by rename. A copy and a rename sync what they start from first. So a name
+///   never leads to half a file, not even after a crash.
 /// * Then the folder and all folders above it that are not known to be durable are synced, up to
 ///   the root.
 /// * If a folder cannot be synced, the answer is an error though the file is visible: the outcome
-///   is unknown. Until that folder has been synced every later call that touches a file fails too,
-///   so that nobody takes what it sees for durable.
+///   is unknown. Until that folder has been synced every later call that reads or writes a file
+///   fails too, so that nobody takes what it sees for durable. A folder that has been removed
+///   since holds nothing any more: then the nearest one above it that exists is synced.
+/// * Removals are not synced: after a crash a deleted object may be there again, and a renamed one
+///   under both names.
 ///
 /// File work runs on blocking threads, at most 16 at once. Clones share all state.
 #[derive(Clone)]
@@ -143,6 +149,24 @@ impl DurableLocal {
             .map_err(|e| generic(e.into()))?
     }
 
+    /// Makes the bytes of `from` durable and the folders for `to`, which is about to be another
+    /// name of them. Returns the path of `to`.
+    async fn prepare_link(&self, from: &Path, to: &Path) -> Result<PathBuf> {
+        let from = self.inner.path_to_filesystem(from)?;
+        let to = self.inner.path_to_filesystem(to)?;
+        let made = to.clone();
+        let prepare = move |disk: &Disk| {
+            disk.settle()?;
+            match disk.syncer.sync_file(&from) {
+                Err(e) if e.kind() != ErrorKind::NotFound => Err(failed("sync", &from, e)),
+                // Whoever links it says that it is absent.
+                _ => disk.make_folders_of(&made),
+            }
+        };
+        self.blocking(prepare).await?;
+        Ok(to)
+    }
+
     /// Syncs what an earlier failure left open, if anything.
     async fn settle(&self) -> Result<()> {
         if self.disk.folders.lock().owed.is_empty() {
@@ -200,16 +224,11 @@ impl ObjectStore for DurableLocal {
         location: &Path,
         opts: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
+        if !opts.attributes.is_empty() {
+            return Err(unsupported("an upload with attributes"));
+        }
         let path = self.inner.path_to_filesystem(location)?;
-        let made = path.clone();
-        self.blocking(move |disk| disk.make_folders_of(&made))
-            .await?;
-        let inner = self.inner.put_multipart_opts(location, opts).await?;
-        Ok(Box::new(DurableUpload {
-            inner,
-            path,
-            store: self.clone(),
-        }))
+        Ok(Box::new(DurableUpload::begin(self.clone(), path).await?))
     }
 
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
@@ -242,51 +261,15 @@ impl ObjectStore for DurableLocal {
     }
 
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        let path = self.inner.path_to_filesystem(to)?;
-        let made = path.clone();
-        self.blocking(move |disk| disk.make_folders_of(&made))
-            .await?;
+        let path = self.prepare_link(from, to).await?;
         self.inner.copy_opts(from, to, options).await?;
-        self.blocking(move |disk| disk.sync_file_and_folders(&path))
-            .await
+        self.blocking(move |disk| disk.sync_folders_of(&path)).await
     }
 
     async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        let path = self.inner.path_to_filesystem(to)?;
-        let made = path.clone();
-        self.blocking(move |disk| disk.make_folders_of(&made))
-            .await?;
+        let path = self.prepare_link(from, to).await?;
         self.inner.rename_opts(from, to, options).await?;
-        self.blocking(move |disk| disk.sync_file_and_folders(&path))
-            .await
-    }
-}
-
-/// An upload in parts whose completion is durable.
-#[derive(Debug)]
-struct DurableUpload {
-    inner: Box<dyn MultipartUpload>,
-    path: PathBuf,
-    store: DurableLocal,
-}
-
-#[async_trait]
-impl MultipartUpload for DurableUpload {
-    fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        self.inner.put_part(data)
-    }
-
-    async fn complete(&mut self) -> Result<PutResult> {
-        let result = self.inner.complete().await?;
-        let path = self.path.clone();
-        self.store
-            .blocking(move |disk| disk.sync_file_and_folders(&path))
-            .await?;
-        Ok(result)
-    }
-
-    async fn abort(&mut self) -> Result<()> {
-        self.inner.abort().await
+        self.blocking(move |disk| disk.sync_folders_of(&path)).await
     }
 }
 
@@ -316,8 +299,23 @@ struct Disk {
 struct Folders {
     /// Folders whose own entry, and those of all folders above up to the root, are on the disk.
     durable: HashSet<PathBuf>,
-    /// Folders with entries that are visible but could not be synced.
-    owed: HashSet<PathBuf>,
+    /// Folders with entries that are visible but could not be synced, each with the number of the
+    /// failure: a sync that began before it does not settle it.
+    owed: HashMap<PathBuf, u64>,
+    failures: u64,
+}
+
+impl Folders {
+    fn owe(&mut self, folder: &FsPath) {
+        self.failures += 1;
+        self.owed.insert(folder.to_path_buf(), self.failures);
+    }
+
+    fn settled(&mut self, folder: &FsPath, failure: u64) {
+        if self.owed.get(folder) == Some(&failure) {
+            self.owed.remove(folder);
+        }
+    }
 }
 
 impl Disk {
@@ -371,13 +369,6 @@ impl Disk {
         std::fs::create_dir_all(parent).map_err(|e| failed("make folder", parent, e))
     }
 
-    fn sync_file_and_folders(&self, path: &FsPath) -> Result<()> {
-        if let Err(e) = self.syncer.sync_file(path) {
-            return Err(failed("sync", path, e));
-        }
-        self.sync_folders_of(path)
-    }
-
     /// Syncs the folder of `path`, and the folders above it as far as they are not known to be
     /// durable.
     fn sync_folders_of(&self, path: &FsPath) -> Result<()> {
@@ -409,18 +400,37 @@ impl Disk {
 
     fn sync_folder(&self, folder: &FsPath) -> Result<()> {
         self.syncer.sync_folder(folder).map_err(|e| {
-            self.folders.lock().owed.insert(folder.to_path_buf());
+            self.folders.lock().owe(folder);
             failed("sync folder", folder, e)
         })
     }
 
+    /// Syncs the folders that are owed a sync.
     fn settle(&self) -> Result<()> {
-        let owed: Vec<PathBuf> = self.folders.lock().owed.iter().cloned().collect();
-        for folder in owed {
-            self.syncer
-                .sync_folder(&folder)
-                .map_err(|e| failed("sync folder", &folder, e))?;
-            self.folders.lock().owed.remove(&folder);
+        let owed: Vec<(PathBuf, u64)> = {
+            let folders = self.folders.lock();
+            let owed = folders.owed.iter();
+            owed.map(|(folder, failure)| (folder.clone(), *failure))
+                .collect()
+        };
+        for (folder, failure) in owed {
+            self.sync_nearest(&folder)?;
+            self.folders.lock().settled(&folder, failure);
+        }
+        Ok(())
+    }
+
+    /// Syncs `folder`; if it has been removed, the nearest folder above it that exists, which makes
+    /// the removal durable.
+    fn sync_nearest(&self, folder: &FsPath) -> Result<()> {
+        for candidate in folder.ancestors() {
+            let Err(e) = self.syncer.sync_folder(candidate) else {
+                return Ok(());
+            };
+            let is_gone = matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory);
+            if !is_gone || candidate == self.root {
+                return Err(failed("sync folder", candidate, e));
+            }
         }
         Ok(())
     }

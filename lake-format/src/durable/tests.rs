@@ -9,10 +9,18 @@ use object_store::ObjectStoreExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Records every sync, and fails those of folders while told to.
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Recorder {
     events: Mutex<Vec<String>>,
     broken: AtomicBool,
+    /// Done once, while the next folder is synced.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Recorder")
+    }
 }
 
 impl Recorder {
@@ -36,10 +44,15 @@ impl Syncer for Recorder {
         if self.broken.load(Ordering::SeqCst) {
             return Err(io::Error::other("broken disk"));
         }
+        OsSyncer.sync_folder(folder)?;
         self.events
             .lock()
             .push(format!("folder {}", folder.display()));
-        OsSyncer.sync_folder(folder)
+        let meanwhile = self.meanwhile.lock().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile();
+        }
+        Ok(())
     }
 }
 
@@ -143,28 +156,74 @@ async fn one_of_many_creates_wins_and_its_bytes_stay() {
 }
 
 #[tokio::test]
-async fn an_upload_in_parts_a_copy_and_a_rename_are_synced() {
+async fn an_upload_in_parts_a_copy_and_a_rename_sync_the_bytes_before_the_name() {
     let (dir, recorder, store) = store();
     let mut upload = store.put_multipart(&"d/x".into()).await.unwrap();
-    upload.put_part("ab".into()).await.unwrap();
-    upload.put_part("cd".into()).await.unwrap();
+    // Parts may arrive in any order.
+    let (first, second) = (upload.put_part("ab".into()), upload.put_part("cd".into()));
+    second.await.unwrap();
+    first.await.unwrap();
     recorder.take(dir.path());
     upload.complete().await.unwrap();
     assert_eq!(
         recorder.take(dir.path()),
-        ["file ROOT/d/x", "folder ROOT/d", "folder ROOT"]
+        ["file ROOT/d/.x#1", "folder ROOT/d", "folder ROOT"]
     );
     assert_eq!(read(&store, "d/x").await, "abcd");
+    upload.complete().await.unwrap_err();
     store.copy(&"d/x".into(), &"d/y".into()).await.unwrap();
     assert_eq!(
         recorder.take(dir.path()),
-        ["file ROOT/d/y", "folder ROOT/d"]
+        ["file ROOT/d/x", "folder ROOT/d"]
     );
     store.rename(&"d/y".into(), &"e/z".into()).await.unwrap();
     assert_eq!(
         recorder.take(dir.path()),
-        ["file ROOT/e/z", "folder ROOT/e", "folder ROOT"]
+        ["file ROOT/d/y", "folder ROOT/e", "folder ROOT"]
     );
+    let absent = store.copy(&"d/y".into(), &"d/w".into()).await;
+    assert!(matches!(absent, Err(object_store::Error::NotFound { .. })));
+}
+
+#[tokio::test]
+async fn an_upload_that_is_aborted_or_dropped_leaves_nothing() {
+    let (dir, _, store) = store();
+    let mut aborted = store.put_multipart(&"d/x".into()).await.unwrap();
+    aborted.put_part("ab".into()).await.unwrap();
+    aborted.abort().await.unwrap();
+    let mut dropped = store.put_multipart(&"d/y".into()).await.unwrap();
+    dropped.put_part("ab".into()).await.unwrap();
+    drop(dropped);
+    assert_eq!(std::fs::read_dir(dir.path().join("d")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_folder_that_is_owed_a_sync_and_then_removed_fails_nothing_more() {
+    let (dir, recorder, store) = store();
+    recorder.broken.store(true, Ordering::SeqCst);
+    store.put(&"t/s/1".into(), "x".into()).await.unwrap_err();
+    std::fs::remove_dir_all(dir.path().join("t")).unwrap();
+    recorder.broken.store(false, Ordering::SeqCst);
+    store.put(&"other".into(), "y".into()).await.unwrap();
+    assert_eq!(recorder.take(dir.path())[1], "folder ROOT");
+    assert_eq!(read(&store, "other").await, "y");
+}
+
+#[tokio::test]
+async fn a_sync_settles_no_failure_that_came_while_it_ran() {
+    let (_dir, recorder, store) = store();
+    recorder.broken.store(true, Ordering::SeqCst);
+    store.put(&"s/1".into(), "x".into()).await.unwrap_err();
+    recorder.broken.store(false, Ordering::SeqCst);
+    let (disk, inner) = (Arc::clone(&store.disk), recorder.clone());
+    *recorder.meanwhile.lock() = Some(Box::new(move || {
+        inner.broken.store(true, Ordering::SeqCst);
+        disk.sync_folders_of(&disk.root.join("s/2")).unwrap_err();
+    }));
+    store.get(&"s/1".into()).await.unwrap();
+    store.get(&"s/1".into()).await.unwrap_err();
+    recorder.broken.store(false, Ordering::SeqCst);
+    assert_eq!(read(&store, "s/1").await, "x");
 }
 
 #[tokio::test]
