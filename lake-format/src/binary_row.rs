@@ -2,7 +2,8 @@
 //! buckets (paimon: `BinaryRow`, `BinaryRowWriter`, `BinaryArray`).
 //!
 //! A row is a null bitset, an 8-byte slot per field and a part of variable length, all little
-//! endian. Manifests store it behind its field count as 4 big-endian bytes ([`BinaryRow::to_serialized`]).
+//! endian. Manifests store it behind its field count as 4 big-endian bytes
+//! ([`BinaryRow::to_serialized`]).
 
 use crate::datum::Datum;
 use crate::error::{Error, Result};
@@ -61,12 +62,7 @@ impl BinaryRow {
             let reason = format!("{} fields where {} are expected", self.arity, types.len());
             return Err(Error::malformed("binary row", reason));
         }
-        decode::row(&self.bytes, types, 0)
-    }
-
-    /// The number of fields.
-    pub fn arity(&self) -> usize {
-        self.arity
+        decode::row(&self.bytes, types)
     }
 
     /// The row itself, without the field count; a multiple of 8 bytes.

@@ -142,7 +142,7 @@ proptest! {
     ) {
         let types: Vec<DataType> = fields.into_iter().map(|(data_type, _)| data_type).collect();
         let _ = BinaryRow::from_serialized(&bytes).map(|row| row.decode(types.iter()));
-        let _ = decode::row(&bytes, types.iter(), 0);
+        let _ = decode::row(&bytes, types.iter());
     }
 
     #[test]
@@ -157,4 +157,33 @@ proptest! {
         bytes[at] = byte;
         let _ = BinaryRow::from_serialized(&bytes).map(|row| row.decode(types.iter()));
     }
+}
+
+/// An array of `width` slots that all point at the `length` bytes behind them.
+fn array_of_one_tail(width: usize, tail: &[u8]) -> Vec<u8> {
+    let header = decode::array_header_len(width);
+    let mut array = vec![0; header];
+    array[..4].copy_from_slice(&u32::try_from(width).unwrap().to_le_bytes());
+    let offset = (header + 8 * width) as u64;
+    for _ in 0..width {
+        array.extend_from_slice(&((offset << 32) | tail.len() as u64).to_le_bytes());
+    }
+    array.extend_from_slice(tail);
+    array
+}
+
+#[test]
+fn parts_that_lie_over_each_other_are_refused_before_they_multiply() {
+    let mut bytes = b"a text of more than seven bytes".to_vec();
+    let mut data_type = TypeKind::string().nullable();
+    for _ in 0..20 {
+        bytes = array_of_one_tail(16, &bytes);
+        data_type = TypeKind::Array(Box::new(data_type)).nullable();
+    }
+    let offset = 16u64;
+    let mut row = vec![0; 8];
+    row.extend_from_slice(&((offset << 32) | bytes.len() as u64).to_le_bytes());
+    row.extend_from_slice(&bytes);
+    let found = decode::row(&row, [&data_type].into_iter()).unwrap_err();
+    assert!(found.to_string().contains("overlap"), "{found}");
 }
