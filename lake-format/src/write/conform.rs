@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, RecordBatch, StructArray};
-use arrow::buffer::NullBuffer;
+use arrow::array::{
+    Array, ArrayRef, AsArray, Int32Array, ListArray, MapArray, RecordBatch, StructArray,
+};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, SchemaRef};
+use arrow::error::ArrowError;
 
 use crate::error::{Error, Result};
 
@@ -101,10 +104,12 @@ fn conform_array(
                 name: "element",
                 above: Some(place),
             };
-            check_nulls(element, list.values(), None, &below)?;
-            let values = conform_array(element, list.values(), None, &below)?;
-            let offsets = list.offsets().clone();
-            let list = ListArray::try_new(Arc::clone(element), offsets, values, nulls_of(array));
+            let nulls = NullBuffer::union(array.nulls(), present);
+            let (values, offsets) = elements(list.values(), list.offsets(), nulls.as_ref())
+                .map_err(|e| arrow_error(place, e))?;
+            check_nulls(element, &values, None, &below)?;
+            let values = conform_array(element, &values, None, &below)?;
+            let list = ListArray::try_new(Arc::clone(element), offsets, values, nulls);
             Ok(Arc::new(list.map_err(|e| arrow_error(place, e))?))
         }
         (DataType::Map(entries, sorted), DataType::Map(..)) => {
@@ -112,10 +117,12 @@ fn conform_array(
             let DataType::Struct(parts) = entries.data_type() else {
                 return Err(mismatch(data_type, array, place));
             };
-            let rows = conform_row(parts, map.entries(), None, place)?;
-            let offsets = map.offsets().clone();
-            let entries = Arc::clone(entries);
-            let map = MapArray::try_new(entries, offsets, rows, nulls_of(array), *sorted);
+            let nulls = NullBuffer::union(array.nulls(), present);
+            let rows: ArrayRef = Arc::new(map.entries().clone());
+            let (rows, offsets) = elements(&rows, map.offsets(), nulls.as_ref())
+                .map_err(|e| arrow_error(place, e))?;
+            let rows = conform_row(parts, rows.as_struct(), None, place)?;
+            let map = MapArray::try_new(Arc::clone(entries), offsets, rows, nulls, *sorted);
             Ok(Arc::new(map.map_err(|e| arrow_error(place, e))?))
         }
         (DataType::Struct(fields), DataType::Struct(_)) => Ok(Arc::new(conform_row(
@@ -167,8 +174,39 @@ fn relabel(array: &ArrayRef, data_type: &DataType, place: &Place<'_>) -> Result<
     arrow::compute::cast(array, data_type).map_err(|e| arrow_error(place, e))
 }
 
-fn nulls_of(array: &ArrayRef) -> Option<NullBuffer> {
-    array.nulls().cloned()
+/// The elements of lists one behind the other, without those that no list has: what lies outside of
+/// the offsets or under a null list is only filling.
+fn elements(
+    values: &ArrayRef,
+    offsets: &OffsetBuffer<i32>,
+    nulls: Option<&NullBuffer>,
+) -> Result<(ArrayRef, OffsetBuffer<i32>), ArrowError> {
+    let ranges = || {
+        let pairs = offsets.windows(2).enumerate();
+        pairs.filter_map(|(row, pair)| match pair {
+            [start, end] => Some((nulls.is_some_and(|nulls| nulls.is_null(row)), *start, *end)),
+            _ => None,
+        })
+    };
+    if ranges().any(|(is_null, start, end)| is_null && start < end) {
+        let kept = || ranges().filter(|(is_null, _, _)| !is_null);
+        let indices = Int32Array::from_iter_values(kept().flat_map(|(_, start, end)| start..end));
+        let lengths = ranges().map(|(is_null, start, end)| if is_null { 0 } else { end - start });
+        let offsets = OffsetBuffer::from_lengths(lengths.map(|l| usize::try_from(l).unwrap_or(0)));
+        return Ok((arrow::compute::take(values, &indices, None)?, offsets));
+    }
+    let first = offsets.first().copied().unwrap_or_default();
+    let count = offsets.last().copied().unwrap_or_default() - first;
+    let (start, count) = (
+        first.cast_unsigned() as usize,
+        count.cast_unsigned() as usize,
+    );
+    let offsets = if first == 0 {
+        offsets.clone()
+    } else {
+        OffsetBuffer::new(offsets.iter().map(|offset| offset - first).collect())
+    };
+    Ok((values.slice(start, count), offsets))
 }
 
 fn mismatch(expected: &DataType, array: &ArrayRef, place: &Place<'_>) -> Error {
@@ -179,7 +217,7 @@ fn mismatch(expected: &DataType, array: &ArrayRef, place: &Place<'_>) -> Error {
     Error::bad_value(place.path(), reason)
 }
 
-fn arrow_error(place: &Place<'_>, source: arrow::error::ArrowError) -> Error {
+fn arrow_error(place: &Place<'_>, source: ArrowError) -> Error {
     Error::Arrow {
         what: format!("column `{}`", place.path()),
         source,
@@ -189,7 +227,7 @@ fn arrow_error(place: &Place<'_>, source: arrow::error::ArrowError) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{BinaryArray, FixedSizeBinaryArray, Int32Array, TimestampMillisecondArray};
+    use arrow::array::{BinaryArray, FixedSizeBinaryArray, TimestampMillisecondArray};
     use arrow::datatypes::{Int32Type, Schema, TimeUnit};
 
     fn one_column(field: Field, array: ArrayRef) -> RecordBatch {
@@ -289,5 +327,106 @@ mod tests {
             Arc::new(outer),
         );
         assert!(conform(&batch, &strict).is_ok());
+    }
+
+    /// Elements 1, null, 3, 4, null in lists of these lengths, the first `skipped` rows cut off.
+    fn lists(
+        lengths: &[usize],
+        nulls: Option<Vec<bool>>,
+        (skipped, kept): (usize, usize),
+    ) -> (RecordBatch, RecordBatch) {
+        let values: ArrayRef = Arc::new(Int32Array::from(vec![
+            Some(1),
+            None,
+            Some(3),
+            Some(4),
+            None,
+        ]));
+        let offsets = OffsetBuffer::<i32>::from_lengths(lengths.iter().copied());
+        let nulls = nulls.map(NullBuffer::from);
+        let element = Arc::new(Field::new("item", DataType::Int32, true));
+        let list = ListArray::new(element, offsets.clone(), Arc::clone(&values), nulls.clone());
+        let list: ArrayRef = Arc::new(list.slice(skipped, kept));
+        let keys: ArrayRef = Arc::new(Int32Array::from_iter_values(10..15));
+        let fields = vec![
+            Field::new("keys", DataType::Int32, false),
+            Field::new("values", DataType::Int32, true),
+        ];
+        let entries = StructArray::new(fields.into(), vec![keys, values], None);
+        let entry = Arc::new(Field::new("entries", entries.data_type().clone(), false));
+        let map = MapArray::new(entry, offsets, entries, nulls, false);
+        let map: ArrayRef = Arc::new(map.slice(skipped, kept));
+        (
+            one_column(Field::new("a", list.data_type().clone(), true), list),
+            one_column(Field::new("a", map.data_type().clone(), true), map),
+        )
+    }
+
+    fn strict_lists() -> (SchemaRef, SchemaRef) {
+        let element = Arc::new(Field::new("element", DataType::Int32, false));
+        let parts = vec![
+            Field::new("key", DataType::Int32, false),
+            Field::new("value", DataType::Int32, false),
+        ];
+        let entries = Field::new("entries", DataType::Struct(parts.into()), false);
+        (
+            table("a", DataType::List(element), true),
+            table("a", DataType::Map(Arc::new(entries), false), true),
+        )
+    }
+
+    #[test]
+    fn elements_under_a_null_list_or_outside_of_a_slice_may_be_null() {
+        let (list_schema, map_schema) = strict_lists();
+        // Rows: [1], null over [null], [3, 4], null over [null].
+        let nulls = Some(vec![true, false, true, false]);
+        let (list, map) = lists(&[1, 1, 2, 1], nulls, (0, 4));
+        let found = conform(&list, &list_schema).unwrap();
+        let expected = [Some(vec![1]), None, Some(vec![3, 4]), None];
+        let row = |row: usize, array: &ArrayRef| {
+            let list = array.as_list::<i32>();
+            let values = list.value(row);
+            let values = values.as_primitive::<Int32Type>().values().to_vec();
+            list.is_valid(row).then_some(values)
+        };
+        let rows: Vec<_> = (0..4).map(|i| row(i, found.column(0))).collect();
+        assert_eq!(rows, expected);
+        let found = conform(&map, &map_schema).unwrap();
+        let found = found.column(0).as_map();
+        assert_eq!((found.null_count(), found.value(2).len()), (2, 2));
+        assert_eq!(
+            found.keys().as_primitive::<Int32Type>().values(),
+            &[10, 12, 13]
+        );
+        // Rows [1, null], [3, 4], [null], of which the middle one is taken.
+        let (list, map) = lists(&[2, 2, 1], None, (1, 1));
+        let found = conform(&list, &list_schema).unwrap();
+        assert_eq!(row(0, found.column(0)), Some(vec![3, 4]));
+        let found = conform(&map, &map_schema).unwrap();
+        assert_eq!(found.column(0).as_map().value(0).len(), 2);
+    }
+
+    #[test]
+    fn a_null_element_of_a_list_that_is_there_is_an_error() {
+        let (list_schema, map_schema) = strict_lists();
+        let (list, map) = lists(&[1, 1, 2, 1], Some(vec![true, true, true, false]), (0, 4));
+        assert!(error_of(&list, &list_schema).contains("`a.element`"));
+        assert!(error_of(&map, &map_schema).contains("`a.value`"));
+    }
+
+    #[test]
+    fn lists_of_a_row_that_is_null_are_only_filling() {
+        let (list, _) = lists(&[1, 1, 2, 1], None, (0, 4));
+        let fields = vec![Field::new("l", list.column(0).data_type().clone(), true)];
+        let nulls = Some(vec![true, false, true, false].into());
+        let outer = StructArray::new(fields.into(), vec![Arc::clone(list.column(0))], nulls);
+        let (strict, _) = strict_lists();
+        let field = Field::new("l", strict.field(0).data_type().clone(), false);
+        let batch = one_column(
+            Field::new("b", outer.data_type().clone(), true),
+            Arc::new(outer),
+        );
+        let schema = table("b", DataType::Struct(vec![field].into()), true);
+        conform(&batch, &schema).unwrap();
     }
 }

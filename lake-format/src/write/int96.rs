@@ -126,16 +126,8 @@ fn leaf_nodes<'a>(field: &'a Field, array: &'a ArrayRef, depth: i16) -> Vec<Opti
     match field.data_type() {
         DataType::List(element) => {
             let list = array.as_list::<i32>();
-            let wrap = |child| {
-                let (offsets, nulls) = (list.value_offsets(), list.nulls());
-                Node::List {
-                    offsets,
-                    nulls,
-                    nullable,
-                    depth: depth + 1,
-                    child: Box::new(child),
-                }
-            };
+            let place = (list.value_offsets(), list.nulls());
+            let wrap = |child| Node::list(place, nullable, depth + 1, child);
             let children = leaf_nodes(element, list.values(), depth + 1).into_iter();
             children.map(|child| child.map(wrap)).collect()
         }
@@ -144,16 +136,8 @@ fn leaf_nodes<'a>(field: &'a Field, array: &'a ArrayRef, depth: i16) -> Vec<Opti
             let DataType::Struct(parts) = entries.data_type() else {
                 return Vec::new();
             };
-            let wrap = |child| {
-                let (offsets, nulls) = (map.value_offsets(), map.nulls());
-                Node::List {
-                    offsets,
-                    nulls,
-                    nullable,
-                    depth: depth + 1,
-                    child: Box::new(child),
-                }
-            };
+            let place = (map.value_offsets(), map.nulls());
+            let wrap = |child| Node::list(place, nullable, depth + 1, child);
             let columns = parts.iter().zip(map.entries().columns());
             let children = columns.flat_map(|(part, column)| leaf_nodes(part, column, depth + 1));
             children.map(|child| child.map(wrap)).collect()
@@ -196,6 +180,23 @@ enum Node<'a> {
         depth: i16,
         child: Box<Node<'a>>,
     },
+}
+
+impl<'a> Node<'a> {
+    fn list(
+        (offsets, nulls): (&'a [i32], Option<&'a NullBuffer>),
+        nullable: bool,
+        depth: i16,
+        child: Self,
+    ) -> Self {
+        Self::List {
+            offsets,
+            nulls,
+            nullable,
+            depth,
+            child: Box::new(child),
+        }
+    }
 }
 
 /// The values that are not null, and for each value or gap the levels as Dremel has them.
