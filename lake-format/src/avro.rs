@@ -2,7 +2,8 @@
 //!
 //! Files are written with one fixed schema each and read by field name through the schema they
 //! carry, so files of other writers with other record names, orders and further fields are read
-//! too. Decoding is bounded: no length in a file makes it allocate more than the file justifies.
+//! too. Decoding is bounded: the blocks of a file may unpack to 1 GiB in all, a record may hold a
+//! million values, and no length that a file states is believed before the bytes are there.
 
 mod read;
 mod schema;

@@ -219,8 +219,8 @@ impl<'a> Check<'a> {
         name: &str,
         stated_size: Option<i64>,
     ) -> Result<Option<Vec<ManifestFileMeta>>> {
-        let path = self.table.paths().manifest(name);
-        if let Some(size) = stated_size {
+        let path = self.note(name, self.table.paths().manifest(name))?;
+        if let (Some(path), Some(size)) = (path, stated_size) {
             self.size(&path, size).await?;
         }
         let found = self.table.read_manifest_list(name).await;
@@ -342,7 +342,7 @@ impl<'a> Check<'a> {
             .rsplit_once('/')
             .map_or("", |(folder, _)| folder);
         for extra in &file.extra_files {
-            let path = crate::partition::checked_path(&format!("{folder}/{extra}"));
+            let path = crate::paths::named(&object_store::path::Path::from(folder), extra);
             if let Some(path) = self.note(extra, path)? {
                 let found = self.table.size_of(&path).await;
                 self.note(path.as_ref(), found)?;

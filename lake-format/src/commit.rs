@@ -26,13 +26,8 @@ pub use conflict::Conflict;
 
 use base::Base;
 use execute::{Attempt, Published, ReadBack};
+use merge::Haste;
 use plan::{Change, Head};
-
-/// Small manifests from which on they are merged.
-const MERGE_FROM: usize = 30;
-
-/// The same after a lost race, when time counts.
-const MERGE_FROM_ON_RETRY: usize = 120;
 
 /// What to commit.
 #[derive(Clone, Debug)]
@@ -240,16 +235,17 @@ impl TableCommitter {
         if let Err(refusal) = guard(&self.base.view()) {
             return Ok(Some(CommitOutcome::Refused(refusal)));
         }
+        change.check_buckets(self.base.schema()?)?;
         if let Some(conflict) = conflict::check(&mut self.base, &self.table, change).await? {
             return Ok(Some(CommitOutcome::Conflict(conflict)));
         }
-        let merge_from = if number == 0 {
-            MERGE_FROM
+        let haste = if number == 0 {
+            Haste::None
         } else {
-            MERGE_FROM_ON_RETRY
+            Haste::Retry
         };
         let base = self.base.manifests();
-        let merged = merge::merge(&self.table, self.base.schema()?, base, merge_from).await;
+        let merged = merge::merge(&self.table, self.base.schema()?, base, haste).await?;
         attempt
             .write(&self.table, &self.base, (request, change), merged)
             .await?;

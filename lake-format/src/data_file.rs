@@ -77,7 +77,8 @@ pub struct DataFileMeta {
 }
 
 impl DataFileMeta {
-    /// An append file of level 0 with neither keys nor statistics; the other fields are to be filled.
+    /// An append file of level 0 with neither keys nor statistics; the other fields are to be
+    /// filled.
     pub fn append(
         file_name: impl Into<String>,
         file_size: i64,

@@ -51,7 +51,8 @@ pub enum Datum {
     Row(Vec<Datum>),
 }
 
-/// A point of time: milliseconds since 1970, rounded down, and the nanoseconds within the millisecond.
+/// A point of time: milliseconds since 1970, rounded down, and the nanoseconds within the
+/// millisecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Milliseconds since 1970-01-01T00:00:00, rounded down.
@@ -85,13 +86,6 @@ impl Timestamp {
             millis: nanos.div_euclid(NANOS_PER_MILLI),
             nanos_of_milli: rest,
         }
-    }
-
-    /// Microseconds since 1970, rounded down; `None` beyond 64 bits.
-    pub fn to_micros(self) -> Option<i64> {
-        self.millis
-            .checked_mul(1000)?
-            .checked_add(i64::from(self.nanos_of_milli / 1000))
     }
 
     /// Nanoseconds since 1970; `None` beyond 64 bits.

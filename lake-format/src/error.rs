@@ -106,29 +106,26 @@ pub enum Error {
         /// Parquet's own error.
         source: parquet::errors::ParquetError,
     },
-    /// Writing an Avro file failed.
-    #[error("encoding a {what}: {source}")]
-    Avro {
-        /// Which file.
-        what: &'static str,
-        /// Avro's own error.
-        source: Box<apache_avro::Error>,
-    },
+}
+
+/// Whether a store has certainly not done what it was asked, and never will.
+pub(crate) fn is_refusal(error: &object_store::Error) -> bool {
+    matches!(
+        error,
+        object_store::Error::PermissionDenied { .. }
+            | object_store::Error::Unauthenticated { .. }
+            | object_store::Error::NotSupported { .. }
+            | object_store::Error::NotImplemented { .. }
+            | object_store::Error::InvalidPath { .. }
+            | object_store::Error::UnknownConfigurationKey { .. }
+    )
 }
 
 impl Error {
     /// Whether the same call may succeed later, unchanged.
     pub fn is_retriable(&self) -> bool {
         match self {
-            Self::Store { source, .. } => !matches!(
-                source,
-                object_store::Error::PermissionDenied { .. }
-                    | object_store::Error::Unauthenticated { .. }
-                    | object_store::Error::NotSupported { .. }
-                    | object_store::Error::NotImplemented { .. }
-                    | object_store::Error::InvalidPath { .. }
-                    | object_store::Error::UnknownConfigurationKey { .. }
-            ),
+            Self::Store { source, .. } => !is_refusal(source),
             Self::NotFound { .. }
             | Self::AlreadyExists { .. }
             | Self::OutcomeUnknown { .. }
@@ -140,8 +137,7 @@ impl Error {
             | Self::InvalidSchema { .. }
             | Self::Unsupported { .. }
             | Self::Arrow { .. }
-            | Self::Parquet { .. }
-            | Self::Avro { .. } => false,
+            | Self::Parquet { .. } => false,
         }
     }
 

@@ -15,6 +15,8 @@ mod data_file;
 mod datum;
 pub mod durable;
 mod error;
+#[cfg(test)]
+mod faulty_store;
 mod manifest;
 mod manifest_list;
 mod murmur;
@@ -41,7 +43,7 @@ pub use manifest::{
     FileKey, FileKind, ManifestEntry, decode_manifest, encode_manifest, live_files,
 };
 pub use manifest_list::{ManifestFileMeta, decode_manifest_list, encode_manifest_list};
-pub use options::{BucketMode, MergeEngine, Names, StatsMode, TableOptions};
+pub use options::{BucketMode, Names, StatsMode, TableOptions};
 pub use partition::{Partition, escape, value_text};
 pub use paths::TablePaths;
 pub use read::{BatchStream, Filter, Split};

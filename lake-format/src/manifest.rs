@@ -7,6 +7,7 @@ use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 
 pub(crate) mod avro;
+pub(crate) mod index;
 
 pub use avro::{decode_manifest, encode_manifest};
 

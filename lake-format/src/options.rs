@@ -23,19 +23,6 @@ pub enum BucketMode {
     Postpone,
 }
 
-/// What merging does with rows of one primary key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum MergeEngine {
-    /// The last row wins.
-    Deduplicate,
-    /// Columns that are not null win.
-    PartialUpdate,
-    /// Columns are aggregated.
-    Aggregation,
-    /// The first row wins.
-    FirstRow,
-}
-
 /// Which numbers of a column are kept in manifests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StatsMode {
@@ -93,12 +80,15 @@ impl<'a> TableOptions<'a> {
     }
 
     /// `partition.legacy-name`, true by default.
-    pub fn partition_names(&self) -> Names {
-        if self.is_true("partition.legacy-name", true) {
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is neither `true` nor `false`.
+    pub fn partition_names(&self) -> Result<Names> {
+        Ok(if self.is_true("partition.legacy-name", true)? {
             Names::Legacy
         } else {
             Names::Sql
-        }
+        })
     }
 
     /// `target-file-size` in bytes; 256 MiB by default, 128 MiB with a primary key.
@@ -122,11 +112,11 @@ impl<'a> TableOptions<'a> {
         self.size("manifest.target-file-size", 8 << 20)
     }
 
-    /// `manifest.merge-min-count`, 30 by default.
+    /// `manifest.merge-min-count`: small manifests from which on they are merged, 30 by default.
     ///
     /// # Errors
-    /// [`Error::InvalidSchema`] if it is no number.
-    pub fn manifest_merge_min_count(&self) -> Result<i32> {
+    /// [`Error::InvalidSchema`] if it is no count.
+    pub fn manifest_merge_min_count(&self) -> Result<u32> {
         self.number("manifest.merge-min-count", 30)
     }
 
@@ -160,27 +150,11 @@ impl<'a> TableOptions<'a> {
             .filter(|dir| !dir.is_empty())
     }
 
-    /// `merge-engine`, `deduplicate` by default.
+    /// `metadata.stats-dense-store`, true by default.
     ///
     /// # Errors
-    /// [`Error::InvalidSchema`] if it is no known word.
-    pub fn merge_engine(&self) -> Result<MergeEngine> {
-        match self.get("merge-engine").unwrap_or("deduplicate") {
-            "deduplicate" => Ok(MergeEngine::Deduplicate),
-            "partial-update" => Ok(MergeEngine::PartialUpdate),
-            "aggregation" => Ok(MergeEngine::Aggregation),
-            "first-row" => Ok(MergeEngine::FirstRow),
-            other => Err(bad_option("merge-engine", other)),
-        }
-    }
-
-    /// `deletion-vectors.enabled`, false by default.
-    pub fn deletion_vectors(&self) -> bool {
-        self.is_true("deletion-vectors.enabled", false)
-    }
-
-    /// `metadata.stats-dense-store`, true by default.
-    pub fn dense_stats(&self) -> bool {
+    /// [`Error::InvalidSchema`] if it is neither `true` nor `false`.
+    pub fn dense_stats(&self) -> Result<bool> {
         self.is_true("metadata.stats-dense-store", true)
     }
 
@@ -202,9 +176,14 @@ impl<'a> TableOptions<'a> {
         parse_stats_mode(name, self.get(name).unwrap_or("truncate(16)"))
     }
 
-    fn is_true(self, name: &str, default: bool) -> bool {
-        self.get(name)
-            .map_or(default, |text| text.eq_ignore_ascii_case("true"))
+    /// Other words than these two are errors to Java as well (paimon: `OptionsUtils`).
+    fn is_true(self, name: &str, default: bool) -> Result<bool> {
+        match self.get(name) {
+            None => Ok(default),
+            Some(text) if text.eq_ignore_ascii_case("true") => Ok(true),
+            Some(text) if text.eq_ignore_ascii_case("false") => Ok(false),
+            Some(text) => Err(bad_option(name, text)),
+        }
     }
 
     fn number<T: std::str::FromStr>(self, name: &str, default: T) -> Result<T> {
@@ -239,10 +218,11 @@ fn parse_stats_mode(name: &str, text: &str) -> Result<StatsMode> {
     let length = lower
         .strip_prefix("truncate(")
         .and_then(|rest| rest.strip_suffix(')'));
-    let length = length
-        .and_then(|length| length.trim().parse().ok())
-        .filter(|length| *length > 0);
+    // Java's lengths are `int`.
+    let length: Option<i32> = length.and_then(|length| length.trim().parse().ok());
     length
+        .filter(|length| *length > 0)
+        .and_then(|length| usize::try_from(length).ok())
         .map(StatsMode::Truncate)
         .ok_or_else(|| bad_option(name, text))
 }
@@ -282,7 +262,7 @@ mod tests {
         let view = TableOptions::new(&none);
         assert_eq!(view.bucket().unwrap(), -1);
         assert_eq!(view.target_file_size(false).unwrap(), 256 << 20);
-        assert_eq!(view.partition_names(), Names::Legacy);
+        assert_eq!(view.partition_names().unwrap(), Names::Legacy);
         assert_eq!(view.stats_mode("a", 0).unwrap(), StatsMode::Truncate(16));
     }
 
@@ -312,9 +292,34 @@ mod tests {
 
     #[test]
     fn bad_values_are_errors_not_defaults() {
-        let set = options(&[("bucket", "many"), ("metadata.stats-mode", "truncate(0)")]);
+        let set = options(&[
+            ("bucket", "many"),
+            ("partition.legacy-name", "yes"),
+            ("metadata.stats-dense-store", "1"),
+            ("manifest.merge-min-count", "-1"),
+        ]);
         let view = TableOptions::new(&set);
         assert!(view.bucket().is_err());
-        assert!(view.stats_mode("a", 0).is_err());
+        assert!(view.partition_names().is_err());
+        assert!(view.dense_stats().is_err());
+        assert!(view.manifest_merge_min_count().is_err());
+        for mode in [
+            "truncate(0)",
+            "truncate(2147483648)",
+            "truncate(18446744073709551615)",
+        ] {
+            let set = options(&[("metadata.stats-mode", mode)]);
+            assert!(
+                TableOptions::new(&set).stats_mode("a", 0).is_err(),
+                "{mode}"
+            );
+        }
+    }
+
+    #[test]
+    fn truth_is_spelled_in_any_case() {
+        let set = options(&[("partition.legacy-name", "False")]);
+        let names = TableOptions::new(&set).partition_names();
+        assert_eq!(names.unwrap(), Names::Sql);
     }
 }

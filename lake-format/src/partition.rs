@@ -1,12 +1,13 @@
 //! Partition values: as typed values, as bytes in manifests, as folder names.
 //!
-//! Folder names lose the difference between null and blank text, so values are never read from them.
+//! Folder names lose the difference between null and blank text, so values are never read from
+//! them.
 
 use std::fmt::Write as _;
 
 use crate::binary_row::BinaryRow;
 use crate::datum::Datum;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::options::{Names, TableOptions};
 use crate::schema::TableSchema;
 use crate::types::{DataField, DataType};
@@ -63,15 +64,17 @@ impl Partition {
         &self.row
     }
 
-    /// The folders of this partition below the table, `k1=v1/k2=v2`, escaped; empty when unpartitioned.
+    /// The folders of this partition below the table, `k1=v1/k2=v2`, escaped; empty when
+    /// unpartitioned.
     ///
     /// # Errors
     /// [`Error::BadValue`] if a value has no text, [`Error::InvalidSchema`] as the schema says.
     pub fn path(&self, schema: &TableSchema) -> Result<String> {
         let options = TableOptions::new(&schema.options);
+        let names = options.partition_names()?;
         let mut path = String::new();
         for (value, field) in self.values.iter().zip(schema.partition_fields()?) {
-            let text = value_text(value, &field.data_type.kind, options.partition_names())?;
+            let text = value_text(value, &field.data_type.kind, names)?;
             let is_blank = text
                 .as_deref()
                 .is_none_or(|text| text.chars().all(is_java_whitespace));
@@ -149,14 +152,6 @@ pub fn escape(text: &str) -> String {
         }
     }
     escaped
-}
-
-/// A folder name that object stores take as it is.
-///
-/// # Errors
-/// [`Error::BadValue`] for `.` and `..`, which no store keeps.
-pub(crate) fn checked_path(path: &str) -> Result<object_store::path::Path> {
-    object_store::path::Path::parse(path).map_err(|e| Error::bad_value("path", e.to_string()))
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use object_store::path::Path;
 
-use crate::error::Result;
-use crate::partition::checked_path;
+use crate::error::{Error, Result};
 
 /// The file names of one table. `root` is the table's folder in its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,17 +23,28 @@ pub fn table_path(warehouse: &Path, database: &str, table: &str) -> Result<Path>
     }
 }
 
-/// The folder of a database below a warehouse: `DB.db`.
+/// The object or folder `name` in `folder`, spelled as it is: a name from a file of the table is
+/// another's spelling already.
 ///
 /// # Errors
-/// [`crate::Error::BadValue`] if the name cannot be a folder.
-pub fn database_path(warehouse: &Path, database: &str) -> Result<Path> {
-    let name = format!("{database}.db");
-    if warehouse.as_ref().is_empty() {
-        checked_path(&name)
-    } else {
-        checked_path(&format!("{warehouse}/{name}"))
+/// [`Error::BadValue`] if it is empty, holds a `/`, or is one that no store keeps.
+pub fn named(folder: &Path, name: &str) -> Result<Path> {
+    if name.is_empty() || name.contains('/') {
+        return Err(Error::bad_value("path", format!("`{name}` is no name")));
     }
+    if folder.as_ref().is_empty() {
+        checked_path(name)
+    } else {
+        checked_path(&format!("{folder}/{name}"))
+    }
+}
+
+/// A path whose parts are kept as they are spelled.
+///
+/// # Errors
+/// [`Error::BadValue`] for `.` and `..`, which no store keeps.
+pub(crate) fn checked_path(path: &str) -> Result<Path> {
+    Path::parse(path).map_err(|e| Error::bad_value("path", e.to_string()))
 }
 
 impl TablePaths {
@@ -73,24 +83,17 @@ impl TablePaths {
         self.snapshot_dir().join("LATEST")
     }
 
-    /// `snapshot/EARLIEST`, a hint.
-    pub fn earliest_hint(&self) -> Path {
-        self.snapshot_dir().join("EARLIEST")
-    }
-
     /// `manifest/`.
     pub fn manifest_dir(&self) -> Path {
         self.root.clone().join("manifest")
     }
 
     /// A manifest, manifest list or index manifest by its name.
-    pub fn manifest(&self, name: &str) -> Path {
-        self.manifest_dir().join(name)
-    }
-
-    /// `index/NAME`.
-    pub fn index(&self, name: &str) -> Path {
-        self.root.clone().join("index").join(name)
+    ///
+    /// # Errors
+    /// As [`named`].
+    pub fn manifest(&self, name: &str) -> Result<Path> {
+        named(&self.manifest_dir(), name)
     }
 
     /// The folder of a bucket. `partition` is [`crate::Partition::path`], empty when unpartitioned;
@@ -176,6 +179,20 @@ mod tests {
             paths.bucket_dir(Some("data"), "", -2).unwrap().as_ref(),
             "lake/db.db/t/data/bucket-postpone"
         );
+    }
+
+    #[test]
+    fn names_are_kept_as_they_are_spelled_and_lead_nowhere_else() {
+        let folder = Path::from("t/bucket-0");
+        for name in ["x~1.parquet", "a%7Eb", "a b#{}^", "é"] {
+            let path = named(&folder, name).unwrap();
+            assert_eq!(path.as_ref(), format!("t/bucket-0/{name}"));
+            assert_eq!(path.filename(), Some(name));
+        }
+        for name in ["", "..", ".", "a/b", "/a", "../a"] {
+            assert!(named(&folder, name).is_err(), "{name}");
+        }
+        assert_eq!(named(&Path::default(), "a~").unwrap().as_ref(), "a~");
     }
 
     #[test]

@@ -3,14 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use futures::stream::{self, StreamExt, TryStreamExt};
+use futures::FutureExt;
+use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use crate::data_file::DataFileMeta;
 use crate::datum::Datum;
 use crate::error::{Error, Result};
+use crate::manifest::index::has_deletion_vectors;
 use crate::manifest::{ManifestEntry, decode_manifest, live_files};
 use crate::manifest_list::{ManifestFileMeta, decode_manifest_list};
-use crate::options::TableOptions;
 use crate::partition::Partition;
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
@@ -28,9 +29,6 @@ pub use split::BatchStream;
 
 /// Largest manifest or manifest list that is read.
 const MAX_MANIFEST_BYTES: u64 = 1 << 30;
-
-/// Manifests from this size on are decoded on a blocking thread.
-const BLOCKING_FROM_BYTES: usize = 64 << 10;
 
 /// Manifests read at a time.
 const MANIFEST_READS: usize = 8;
@@ -104,7 +102,7 @@ impl Table {
         let manifests = self
             .read_manifest_list(&snapshot.delta_manifest_list)
             .await?;
-        self.read_manifests(manifests, |_| true).await
+        self.read_manifests(&manifests, |_| true).await
     }
 
     /// The files of a snapshot, in the order they were committed.
@@ -121,15 +119,12 @@ impl Table {
     /// Manifests and files that cannot pass are left out unread.
     ///
     /// # Errors
-    /// As [`Table::live_entries`]; [`Error::BadValue`] if the filter names no partition column.
+    /// As [`Table::live_entries`]; [`Error::BadValue`] if the filter names no partition column;
+    /// [`Error::Unsupported`] for an append table with deletion vectors, which are not read.
     pub async fn plan(&self, snapshot: &Snapshot, filter: &Filter) -> Result<Vec<Split>> {
         let schema = self.schema(snapshot.schema_id).await?;
-        let has_vectors = TableOptions::new(&schema.options).deletion_vectors();
-        if has_vectors && snapshot.index_manifest.is_some() && !schema.is_primary_key_table() {
-            return Err(Error::Unsupported {
-                what: format!("{} with deletion vectors", self.root()),
-                reason: "rows would come back that were deleted".to_owned(),
-            });
+        if !schema.is_primary_key_table() {
+            self.refuse_deletion_vectors(snapshot).await?;
         }
         let mut splits: BTreeMap<(Vec<u8>, i32, i32), Vec<DataFileMeta>> = BTreeMap::new();
         for entry in self.filtered_entries(snapshot, &schema, filter).await? {
@@ -178,21 +173,34 @@ impl Table {
         Ok(names.into_iter().zip(stats).collect())
     }
 
-    /// Reads a file of the manifest folder. A large one is decoded on a blocking thread.
+    /// What the option `deletion-vectors.enabled` says today does not tell what was deleted before,
+    /// so the snapshot's index decides.
+    async fn refuse_deletion_vectors(&self, snapshot: &Snapshot) -> Result<()> {
+        let Some(name) = &snapshot.index_manifest else {
+            return Ok(());
+        };
+        if self.read_decoded(name, has_deletion_vectors).await? {
+            return Err(Error::Unsupported {
+                what: format!("{} with deletion vectors", self.root()),
+                reason: "rows would come back that were deleted".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Reads a file of the manifest folder, and decodes it on a blocking thread: a small file may
+    /// unpack to a large one.
     async fn read_decoded<T: Send + 'static>(
         &self,
         name: &str,
         decode: fn(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let path = self.paths().manifest(name);
+        let path = self.paths().manifest(name)?;
         let file = self.read_object(&path, MAX_MANIFEST_BYTES).await?;
-        let decoded = if file.len() < BLOCKING_FROM_BYTES {
-            decode(&file)
-        } else {
-            let decoded = tokio::task::spawn_blocking(move || decode(&file)).await;
-            decoded.unwrap_or_else(|_| Err(Error::malformed("manifest", "its decoder failed")))
-        };
-        decoded.map_err(|e| e.at(path.as_ref()))
+        let decoded = tokio::task::spawn_blocking(move || decode(&file)).await;
+        decoded
+            .unwrap_or_else(|_| Err(Error::malformed("manifest", "its decoder failed")))
+            .map_err(|e| e.at(path.as_ref()))
     }
 
     async fn filtered_entries(
@@ -211,7 +219,7 @@ impl Table {
             }
         }
         let entries = self
-            .read_manifests(kept, |entry| wanted.is_in_bucket(entry))
+            .read_manifests(&kept, |entry| wanted.is_in_bucket(entry))
             .await?;
         // Partition and bucket belong to a file's identity, so the rest may be judged by itself.
         let mut passed = Vec::with_capacity(entries.len());
@@ -226,17 +234,24 @@ impl Table {
         live_files(passed).map_err(|e| e.at(at.as_ref()))
     }
 
-    /// The entries of manifests in order that pass `keep`, several manifests read at a time.
+    /// The entries of several manifests, in their order, each as it is needed; several manifests
+    /// are read at a time.
+    pub(crate) fn manifest_entries<'a>(
+        &'a self,
+        manifests: Vec<&'a ManifestFileMeta>,
+    ) -> BoxStream<'a, Result<Vec<ManifestEntry>>> {
+        let reads =
+            stream::iter(manifests).map(|manifest| self.read_manifest(&manifest.file_name).boxed());
+        reads.buffered(MANIFEST_READS).boxed()
+    }
+
+    /// The entries of manifests in order that pass `keep`.
     async fn read_manifests(
         &self,
-        manifests: Vec<ManifestFileMeta>,
+        manifests: &[ManifestFileMeta],
         keep: impl Fn(&ManifestEntry) -> bool,
     ) -> Result<Vec<ManifestEntry>> {
-        let reads = stream::iter(manifests).map(|manifest| {
-            let table = self.clone();
-            async move { table.read_manifest(&manifest.file_name).await }
-        });
-        let mut reads = reads.buffered(MANIFEST_READS);
+        let mut reads = self.manifest_entries(manifests.iter().collect());
         let mut entries = Vec::new();
         while let Some(found) = reads.try_next().await? {
             entries.extend(found.into_iter().filter(&keep));
@@ -304,18 +319,6 @@ impl Wanted {
     }
 }
 
-impl ColumnStats {
-    /// Whether a column with these statistics can hold `value`; true when that is not known.
-    pub fn may_hold(&self, value: &Datum) -> bool {
-        if value.is_null() {
-            return self.null_count != Some(0);
-        }
-        let below = value.compare(&self.min) == Some(std::cmp::Ordering::Less);
-        let above = value.compare(&self.max) == Some(std::cmp::Ordering::Greater);
-        !below && !above
-    }
-}
-
 /// The schemas of the files that are read, each read once.
 pub(crate) async fn schemas_of(
     table: &Table,
@@ -328,29 +331,4 @@ pub(crate) async fn schemas_of(
         }
     }
     Ok(schemas)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bounds_rule_out_only_what_cannot_be_there() {
-        let known = |null_count| ColumnStats {
-            min: Datum::Int(2),
-            max: Datum::Int(5),
-            null_count,
-        };
-        for (value, expected) in [(1, false), (2, true), (5, true), (6, false)] {
-            assert_eq!(
-                known(Some(0)).may_hold(&Datum::Int(value)),
-                expected,
-                "{value}"
-            );
-            assert!(ColumnStats::unknown().may_hold(&Datum::Int(value)));
-        }
-        assert!(!known(Some(0)).may_hold(&Datum::Null));
-        assert!(known(Some(1)).may_hold(&Datum::Null));
-        assert!(known(None).may_hold(&Datum::Null));
-    }
 }

@@ -150,7 +150,8 @@ impl TableSchema {
     /// The partition columns, in path order.
     ///
     /// # Errors
-    /// [`Error::InvalidSchema`] if a partition key is no column; schemas made or read here have none such.
+    /// [`Error::InvalidSchema`] if a partition key is no column; schemas made or read here have
+    /// none such.
     pub fn partition_fields(&self) -> Result<Vec<&DataField>> {
         self.named_fields(self.partition_keys.iter().map(String::as_str))
     }

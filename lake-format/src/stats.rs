@@ -57,6 +57,16 @@ impl ColumnStats {
             self.max = value.clone();
         }
     }
+
+    /// Whether a column with these statistics can hold `value`; true when that is not known.
+    pub fn may_hold(&self, value: &Datum) -> bool {
+        if value.is_null() {
+            return self.null_count != Some(0);
+        }
+        let below = value.compare(&self.min) == Some(Ordering::Less);
+        let above = value.compare(&self.max) == Some(Ordering::Greater);
+        !below && !above
+    }
 }
 
 impl SimpleStats {
@@ -113,5 +123,30 @@ impl SimpleStats {
                 }
             })
             .collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_rule_out_only_what_cannot_be_there() {
+        let known = |null_count| ColumnStats {
+            min: Datum::Int(2),
+            max: Datum::Int(5),
+            null_count,
+        };
+        for (value, expected) in [(1, false), (2, true), (5, true), (6, false)] {
+            assert_eq!(
+                known(Some(0)).may_hold(&Datum::Int(value)),
+                expected,
+                "{value}"
+            );
+            assert!(ColumnStats::unknown().may_hold(&Datum::Int(value)));
+        }
+        assert!(!known(Some(0)).may_hold(&Datum::Null));
+        assert!(known(Some(1)).may_hold(&Datum::Null));
+        assert!(known(None).may_hold(&Datum::Null));
     }
 }

@@ -7,7 +7,7 @@ use futures::TryStreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_refusal};
 use crate::paths::{TablePaths, schema_id, snapshot_id};
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
@@ -43,8 +43,8 @@ impl Table {
     /// Makes the table at `root` with its first schema; of several callers one succeeds.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] if there is one, [`Error::InvalidSchema`] if the schema breaks a rule
-    /// or is not number 0.
+    /// [`Error::AlreadyExists`] if there is one, [`Error::InvalidSchema`] if the schema breaks a
+    /// rule or is not number 0.
     pub async fn create(
         store: Arc<dyn ObjectStore>,
         root: Path,
@@ -122,11 +122,14 @@ impl Table {
         }
     }
 
-    /// Publishes a schema under its number.
+    /// Publishes a schema under its number. If the very same schema is there, that is success: a
+    /// store's client that lost a reply puts again by itself and meets its own file.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`] if another took the number: read the latest and apply the change anew.
-    /// [`Error::OutcomeUnknown`] if the store did not answer and the file cannot be read.
+    /// [`Error::AlreadyExists`] if another took the number: read the latest and apply the change
+    /// anew.
+    /// [`Error::OutcomeUnknown`] if the put failed and the file cannot be read, or is not there: it
+    /// may still arrive.
     pub async fn add_schema(&self, schema: &TableSchema) -> Result<()> {
         schema.validate()?;
         let path = self.paths.schema(schema.id);
@@ -139,10 +142,8 @@ impl Table {
         else {
             return Ok(());
         };
-        if matches!(source, object_store::Error::AlreadyExists { .. }) {
-            return Err(Error::AlreadyExists {
-                path: path.to_string(),
-            });
+        if is_refusal(&source) {
+            return Err(Error::store(&path, source));
         }
         // The put may have taken place: what the file says decides.
         match self.read_json(&path).await {
@@ -150,7 +151,6 @@ impl Table {
             Ok(_) => Err(Error::AlreadyExists {
                 path: path.to_string(),
             }),
-            Err(Error::NotFound { .. }) => Err(Error::store(&path, source)),
             Err(_) => Err(Error::OutcomeUnknown {
                 path: path.to_string(),
                 source,
@@ -173,19 +173,6 @@ impl Table {
             }
         }
         Ok(self.snapshot_ids().await?.last().copied())
-    }
-
-    /// The number of the earliest snapshot that is kept; `None` for a table without one.
-    ///
-    /// # Errors
-    /// [`Error::Store`] if it cannot be known.
-    pub async fn earliest_snapshot_id(&self) -> Result<Option<i64>> {
-        if let Some(hint) = self.read_hint(&self.paths.earliest_hint()).await?
-            && self.exists(&self.paths.snapshot(hint)).await?
-        {
-            return Ok(Some(hint));
-        }
-        Ok(self.snapshot_ids().await?.first().copied())
     }
 
     /// The numbers of all snapshots, ascending, by a listing.

@@ -1,6 +1,6 @@
 //! The logical types of columns, with field ids, and the Arrow types they travel in.
 //!
-//! Text, JSON and Arrow forms are in [`text`](self), `json` and `arrow` below this module.
+//! Their text, JSON and Arrow forms are in `text`, `json` and `arrow_form` below this module.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,8 @@ mod text;
 
 pub use arrow_form::arrow_schema;
 
-/// Length that means "no limit": `STRING` is `VARCHAR(2147483647)`, `BYTES` is `VARBINARY(2147483647)`.
+/// Length that means "no limit": `STRING` is `VARCHAR(2147483647)`, `BYTES` is
+/// `VARBINARY(2147483647)`.
 pub const MAX_LENGTH: u32 = 2_147_483_647;
 
 /// Deepest nesting of types that is read; deeper ones are refused.
@@ -178,7 +179,8 @@ impl DataType {
         }
     }
 
-    /// The same type with ids given to its nested fields depth first, from `next_id`, which moves on.
+    /// The same type with ids given to its nested fields depth first, from `next_id`, which moves
+    /// on.
     pub fn with_field_ids(&self, next_id: &mut i32) -> Self {
         let kind = match &self.kind {
             TypeKind::Array(element) => TypeKind::Array(Box::new(element.with_field_ids(next_id))),

@@ -9,11 +9,12 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 use tokio::sync::Semaphore;
 
+use crate::bucket::UNAWARE_TOTAL_BUCKETS;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::options::{BucketMode, TableOptions};
 use crate::partition::Partition;
-use crate::paths::{TablePaths, data_file_name};
+use crate::paths::{TablePaths, data_file_name, named};
 use crate::schema::TableSchema;
 
 mod conform;
@@ -24,6 +25,7 @@ mod parquet_schema;
 mod rolling;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 pub use dictionary::DictionaryChoice;
 use rolling::{FileContext, OpenFile};
@@ -110,21 +112,15 @@ pub struct DataFileWriter {
     bucket: i32,
     partition: Partition,
     options: WriterOptions,
-    state: State,
+    /// The file between its first and last batch. It stays after an error, to be aborted.
+    open: Option<Box<OpenFile>>,
+    /// Whether a call is at work, failed or was cancelled.
+    is_broken: bool,
     next_sequence_number: i64,
     row_count: u64,
     finished: Vec<DataFileMeta>,
     /// All files begun, to be deleted on abort.
     begun: Vec<Path>,
-}
-
-enum State {
-    /// Between files.
-    Idle,
-    /// In a file.
-    Open(Box<OpenFile>),
-    /// A call is at work, failed or was cancelled.
-    Broken,
 }
 
 impl std::fmt::Debug for DataFileWriter {
@@ -171,7 +167,8 @@ impl DataFileWriter {
             bucket: target.bucket,
             partition: target.partition,
             options,
-            state: State::Idle,
+            open: None,
+            is_broken: false,
             next_sequence_number: target.first_sequence_number,
             row_count: 0,
             finished: Vec::new(),
@@ -202,12 +199,11 @@ impl DataFileWriter {
     /// # Errors
     /// As [`DataFileWriter::write`].
     pub async fn flush(&mut self) -> Result<()> {
-        let State::Open(mut file) = self.take_state()? else {
-            self.state = State::Idle;
-            return Ok(());
-        };
-        file.flush(&self.context).await?;
-        self.state = State::Open(file);
+        self.begin_call()?;
+        if let Some(file) = &mut self.open {
+            file.flush(&self.context).await?;
+        }
+        self.is_broken = false;
         Ok(())
     }
 
@@ -218,10 +214,7 @@ impl DataFileWriter {
 
     /// Bytes held in memory: encoded pages, open pages, parts on their way to the store.
     pub fn memory_bytes(&self) -> usize {
-        match &self.state {
-            State::Open(file) => file.memory_bytes(),
-            State::Idle | State::Broken => 0,
-        }
+        self.open.as_ref().map_or(0, |file| file.memory_bytes())
     }
 
     /// Which columns get a dictionary, once enough rows were seen to tell; for other writers of the
@@ -260,16 +253,18 @@ impl DataFileWriter {
     }
 
     async fn write_slice(&mut self, batch: RecordBatch) -> Result<()> {
-        let mut file = match self.take_state()? {
-            State::Open(file) => file,
-            State::Idle | State::Broken => self.begin_file(&batch)?,
+        self.begin_call()?;
+        let file = match self.open.take() {
+            Some(file) => file,
+            None => self.begin_file(&batch)?,
         };
+        let file = self.open.insert(file);
         let rows = batch.num_rows();
         file.write(batch, self.options.row_group_bytes, &self.context)
             .await?;
         self.row_count += rows as u64;
         let is_full = file.file_bytes() as u64 >= self.options.target_file_size;
-        self.state = State::Open(file);
+        self.is_broken = false;
         if is_full {
             self.end_file().await
         } else {
@@ -284,45 +279,44 @@ impl DataFileWriter {
         }
         let prefix = TableOptions::new(&self.context.schema.options).data_file_prefix();
         let name = data_file_name(prefix, &self.options.file_uuid, self.begun.len());
-        let path = self.context.folder.clone().join(name.as_str());
+        let path = named(&self.context.folder, &name)?;
         self.begun.push(path.clone());
         let file = OpenFile::new(path, &self.arrow_schema, &self.options, &self.context)?;
         Ok(Box::new(file))
     }
 
     async fn end_file(&mut self) -> Result<()> {
-        let State::Open(file) = self.take_state()? else {
-            self.state = State::Idle;
+        self.begin_call()?;
+        let Some(file) = &mut self.open else {
+            self.is_broken = false;
             return Ok(());
         };
         let mut meta = file.finish(&self.context).await?;
+        self.open = None;
         meta.min_sequence_number = self.next_sequence_number;
         self.next_sequence_number += meta.row_count;
         meta.max_sequence_number = self.next_sequence_number - 1;
         meta.creation_time = Some(self.options.local_now_ms);
         self.finished.push(meta);
-        self.state = State::Idle;
+        self.is_broken = false;
         Ok(())
     }
 
-    /// The state, with the broken one in its place until the call has succeeded.
-    fn take_state(&mut self) -> Result<State> {
-        match std::mem::replace(&mut self.state, State::Broken) {
-            State::Broken => {
-                let path = self
-                    .begun
-                    .last()
-                    .unwrap_or(&self.context.folder)
-                    .to_string();
-                Err(Error::WriterBroken { path })
-            }
-            state => Ok(state),
+    /// Marks the writer as broken until the call has succeeded.
+    fn begin_call(&mut self) -> Result<()> {
+        if !std::mem::replace(&mut self.is_broken, true) {
+            return Ok(());
         }
+        let path = self.begun.last().unwrap_or(&self.context.folder);
+        Err(Error::WriterBroken {
+            path: path.to_string(),
+        })
     }
 
     async fn delete_files(&mut self) -> Result<()> {
         let mut outcome = Ok(());
-        if let State::Open(file) = std::mem::replace(&mut self.state, State::Broken) {
+        self.is_broken = true;
+        if let Some(file) = self.open.take() {
             outcome = file.abort().await;
         }
         for path in std::mem::take(&mut self.begun) {
@@ -336,7 +330,7 @@ impl DataFileWriter {
 fn check_target(target: &WriteTarget) -> Result<()> {
     let (bucket, total_buckets) = (target.bucket, target.total_buckets);
     let fits = match target.schema.bucket_mode()? {
-        BucketMode::Unaware => bucket == 0 && total_buckets == -1,
+        BucketMode::Unaware => bucket == 0 && total_buckets == UNAWARE_TOTAL_BUCKETS,
         BucketMode::Fixed(_) => (0..total_buckets).contains(&bucket),
         BucketMode::Dynamic | BucketMode::Postpone => false,
     };

@@ -26,15 +26,15 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::concat_batches;
 use arrow::datatypes::{DataType as ArrowType, Field, TimeUnit};
 use futures::TryStreamExt;
-use object_store::ObjectStore;
 use object_store::memory::InMemory;
 use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
 use proptest::prelude::*;
 use weir_lake_format::commit::{BaseView, CommitOutcome, CommitRequest, RetryPolicy};
 use weir_lake_format::write::{CommitMessage, DataFileWriter, WriteTarget, WriterOptions};
 use weir_lake_format::{
-    BATCH_COMMIT_IDENTIFIER, CommitKind, DataField, DataType, Datum, Filter, NewTable, Partition,
-    Table, TableSchema, TypeKind,
+    BATCH_COMMIT_IDENTIFIER, CommitKind, DataField, DataType, Datum, Error, Filter, NewTable,
+    Partition, Table, TableSchema, TypeKind,
 };
 
 /// Small, fast, the same everywhere (xorshift*).
@@ -413,5 +413,65 @@ async fn partitions_have_their_own_bucket_counts() {
         assert_eq!(rows.num_rows(), 100);
         let expected: ArrayRef = Arc::new(StringArray::from(vec![dt; 100]));
         assert_eq!(rows.column(1), &expected);
+    }
+}
+
+/// A table without partitions of one column, and one row in it.
+async fn one_row(options: &[(&str, &str)]) -> Table {
+    let options = options.iter();
+    let options = options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    let new = NewTable {
+        fields: vec![DataField::new(-1, "a", TypeKind::Int.nullable())],
+        options: options.collect(),
+        ..NewTable::default()
+    };
+    let (table, schema) = create(Arc::new(InMemory::new()), new).await;
+    let target = WriteTarget {
+        schema: schema.clone(),
+        partition: Partition::unpartitioned(),
+        bucket: 0,
+        total_buckets: -1,
+        first_sequence_number: 0,
+    };
+    let writer_options = WriterOptions::new(&schema, "u".to_owned(), 0).unwrap();
+    let store = table.store().clone();
+    let mut writer =
+        DataFileWriter::new(target, writer_options, store, table.root().clone()).unwrap();
+    let values: ArrayRef = Arc::new(Int32Array::from(vec![7]));
+    let batch = RecordBatch::try_new(schema.arrow_schema(), vec![values]).unwrap();
+    writer.write(batch).await.unwrap();
+    commit(&table, vec![writer.finish().await.unwrap()]).await;
+    table
+}
+
+#[tokio::test]
+async fn a_file_name_of_any_characters_is_read_back_as_it_was_written() {
+    let table = one_row(&[("data-file.prefix", "x~%y {z}-")]).await;
+    assert_eq!(read(&table, &Filter::default()).await.num_rows(), 1);
+    let snapshot = table.latest_snapshot().await.unwrap().unwrap();
+    let entries = table.live_entries(&snapshot).await.unwrap();
+    assert_eq!(entries[0].file.file_name, "x~%y {z}-u-0.parquet");
+    assert!(table.check().await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn an_append_table_with_deletion_vectors_is_not_read_whatever_its_options_say() {
+    let table = one_row(&[("deletion-vectors.enabled", "false")]).await;
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let mut snapshot = table.latest_snapshot().await.unwrap().unwrap();
+    for (index, is_read) in [
+        ("index-manifest-hash", true),
+        ("index-manifest-deletion-vectors", false),
+    ] {
+        let bytes = std::fs::read(golden.join(index)).unwrap();
+        let path = table.paths().manifest(index).unwrap();
+        table.store().put(&path, bytes.into()).await.unwrap();
+        snapshot.index_manifest = Some(index.to_owned());
+        let planned = table.plan(&snapshot, &Filter::default()).await;
+        match planned {
+            Ok(splits) => assert!(is_read && splits.len() == 1, "{index}"),
+            Err(Error::Unsupported { .. }) => assert!(!is_read, "{index}"),
+            Err(other) => panic!("{other}"),
+        }
     }
 }

@@ -24,7 +24,7 @@ pub async fn entries(lake: &Table) -> Vec<(Vec<u8>, i32, i32)> {
 async fn records(lake: &Table, name: &str) -> Vec<Value> {
     let file = lake
         .store()
-        .get(&lake.paths().manifest(name))
+        .get(&lake.paths().manifest(name).expect("a file name"))
         .await
         .expect("the file is there");
     let bytes = file.bytes().await.expect("the file can be read");

@@ -7,8 +7,16 @@ use super::MAGIC;
 use super::schema::{Node, parse};
 use crate::error::{Error, Result};
 
-/// Most bytes that all blocks of a file may hold uncompressed.
+/// Most bytes that all blocks of a file may hold uncompressed, and what else is charged to it.
 const MAX_UNCOMPRESSED_BYTES: u64 = 1 << 30;
+
+/// What an array's item is charged beside its bytes: it may take none at all in the file, and takes
+/// about this many once decoded.
+const ITEM_BYTES: u64 = 16;
+
+/// Most values in one record, which are in memory at once; a manifest's entry has some 40, and a
+/// few a column.
+const MAX_VALUES_OF_RECORD: u32 = 1 << 20;
 
 /// A value of a record; text and bytes are not told apart.
 #[derive(Debug)]
@@ -35,7 +43,7 @@ pub(crate) fn read_records(
     file: &[u8],
     mut each: impl FnMut(Record<'_>) -> Result<()>,
 ) -> Result<()> {
-    let mut input = Input { rest: file };
+    let mut input = Input::new(file, MAX_UNCOMPRESSED_BYTES);
     if input.take(MAGIC.len())? != MAGIC {
         return Err(bad("it does not begin as an Avro file"));
     }
@@ -43,20 +51,21 @@ pub(crate) fn read_records(
     let Node::Record(fields) = parse(header.schema)? else {
         return Err(bad("its schema is no record"));
     };
-    let mut budget = MAX_UNCOMPRESSED_BYTES;
     while !input.rest.is_empty() {
         let count = input.length()?;
         let size = input.length()?;
         let compressed = input.take(size)?;
-        let block = decompress(compressed, header.codec, budget)?;
-        budget -= block.len() as u64;
-        let mut records = Input { rest: &block };
+        let block = decompress(compressed, header.codec, input.budget)?;
+        let mut records = Input::new(&block, input.budget);
+        records.charge(block.len() as u64)?;
         for _ in 0..count {
             if records.rest.is_empty() {
                 return Err(bad("a block ends before its records"));
             }
+            records.values_left = MAX_VALUES_OF_RECORD;
             each(records.record(&fields)?)?;
         }
+        input.budget = records.budget;
         if !records.rest.is_empty() {
             return Err(bad("a block goes on behind its records"));
         }
@@ -102,50 +111,77 @@ impl<'a> Header<'a> {
     }
 }
 
+/// A block of at most about `budget` bytes; a longer one gives an error before it is unpacked
+/// whole.
 fn decompress(compressed: &[u8], codec: &[u8], budget: u64) -> Result<Vec<u8>> {
-    let block = match codec {
-        b"null" => compressed.to_vec(),
+    match codec {
+        b"null" => Ok(compressed.to_vec()),
         b"zstandard" => {
             let decoder = zstd::stream::Decoder::with_buffer(compressed);
-            let mut block = Vec::new();
-            let read = decoder.and_then(|decoder| decoder.take(budget + 1).read_to_end(&mut block));
-            read.map_err(|e| bad(format!("zstandard: {e}")))?;
-            block
+            inflate(decoder.map_err(|e| bad(format!("zstandard: {e}")))?, budget)
         }
-        b"deflate" => with_codec(
-            compressed,
-            apache_avro::Codec::Deflate(apache_avro::DeflateSettings::default()),
-        )?,
-        b"snappy" => with_codec(compressed, apache_avro::Codec::Snappy)?,
-        other => {
-            return Err(bad(format!(
-                "unknown codec `{}`",
-                String::from_utf8_lossy(other)
-            )));
-        }
-    };
-    if block.len() as u64 > budget {
-        return Err(bad(format!(
-            "its blocks hold more than {MAX_UNCOMPRESSED_BYTES} bytes"
-        )));
+        b"deflate" => inflate(flate2::bufread::DeflateDecoder::new(compressed), budget),
+        b"snappy" => unsnap(compressed, budget),
+        other => Err(bad(format!(
+            "unknown codec `{}`",
+            String::from_utf8_lossy(other)
+        ))),
     }
+}
+
+fn inflate(decoder: impl std::io::Read, budget: u64) -> Result<Vec<u8>> {
+    let mut block = Vec::new();
+    let mut bounded = decoder.take(budget + 1);
+    bounded
+        .read_to_end(&mut block)
+        .map_err(|e| bad(format!("a block cannot be unpacked: {e}")))?;
     Ok(block)
 }
 
-fn with_codec(compressed: &[u8], codec: apache_avro::Codec) -> Result<Vec<u8>> {
-    let mut block = compressed.to_vec();
-    codec
-        .decompress(&mut block)
-        .map_err(|e| bad(e.to_string()))?;
+/// Raw Snappy, and behind it the CRC-32 of what it unpacks to, as 4 big-endian bytes.
+fn unsnap(compressed: &[u8], budget: u64) -> Result<Vec<u8>> {
+    let Some((packed, crc)) = compressed.split_last_chunk::<4>() else {
+        return Err(bad("a snappy block is shorter than its checksum"));
+    };
+    let failed = |e: snap::Error| bad(format!("a block cannot be unpacked: {e}"));
+    let length = snap::raw::decompress_len(packed).map_err(failed)?;
+    if length as u64 > budget {
+        return Err(too_large());
+    }
+    let block = snap::raw::Decoder::new()
+        .decompress_vec(packed)
+        .map_err(failed)?;
+    let mut found = flate2::Crc::new();
+    found.update(&block);
+    if found.sum() != u32::from_be_bytes(*crc) {
+        return Err(bad("a snappy block does not have its checksum"));
+    }
     Ok(block)
 }
 
 /// Encoded bytes, read from the front.
 struct Input<'a> {
     rest: &'a [u8],
+    /// What the blocks to come may cost in all.
+    budget: u64,
+    /// What the record at hand may still hold.
+    values_left: u32,
 }
 
 impl<'a> Input<'a> {
+    fn new(bytes: &'a [u8], budget: u64) -> Self {
+        Self {
+            rest: bytes,
+            budget,
+            values_left: MAX_VALUES_OF_RECORD,
+        }
+    }
+
+    fn charge(&mut self, cost: u64) -> Result<()> {
+        self.budget = self.budget.checked_sub(cost).ok_or_else(too_large)?;
+        Ok(())
+    }
+
     fn take(&mut self, count: usize) -> Result<&'a [u8]> {
         let split = self.rest.split_at_checked(count);
         let (taken, rest) = split.ok_or_else(|| bad("it ends early"))?;
@@ -212,6 +248,8 @@ impl<'a> Input<'a> {
     where
         'a: 'n,
     {
+        let left = self.values_left.checked_sub(1);
+        self.values_left = left.ok_or_else(|| bad("a record holds too many values"))?;
         Ok(match node {
             Node::Null => Value::Null,
             Node::Long => Value::Long(self.long()?),
@@ -234,6 +272,7 @@ impl<'a> Input<'a> {
                         break;
                     }
                     for _ in 0..count {
+                        self.charge(ITEM_BYTES)?;
                         items.push(self.value(item)?);
                     }
                 }
@@ -265,7 +304,8 @@ impl<'a> Input<'a> {
 impl<'a> Record<'a> {
     /// A field's value; null if the writer's schema has no such field.
     ///
-    /// Fields are mostly asked for in the writer's order, so the one behind the last is tried first.
+    /// Fields are mostly asked for in the writer's order, so the one behind the last is tried
+    /// first.
     fn get(&self, name: &str) -> &Value<'a> {
         let is_next = self
             .names
@@ -373,6 +413,12 @@ fn text(name: &str, value: &Value<'_>) -> Result<String> {
 
 fn wrong(name: &str) -> Error {
     bad(format!("`{name}` is absent or of a wrong type"))
+}
+
+fn too_large() -> Error {
+    bad(format!(
+        "its blocks hold more than {MAX_UNCOMPRESSED_BYTES} bytes"
+    ))
 }
 
 fn bad(reason: impl Into<String>) -> Error {

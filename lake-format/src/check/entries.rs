@@ -36,8 +36,10 @@ impl Check<'_> {
 
     async fn manifest(&mut self, manifest: &ManifestFileMeta) -> Result<Vec<ManifestEntry>> {
         let name = &manifest.file_name;
-        self.size(&self.table.paths().manifest(name), manifest.file_size)
-            .await?;
+        let path = self.table.paths().manifest(name);
+        if let Some(path) = self.note(name, path)? {
+            self.size(&path, manifest.file_size).await?;
+        }
         let found = self.table.read_manifest(name).await;
         let Some(entries) = self.note(name, found)? else {
             return Ok(Vec::new());
@@ -123,7 +125,10 @@ impl Check<'_> {
             let total = entry.total_buckets;
             let (first, other) = counts.entry(&entry.partition).or_insert((total, name));
             if *first != total {
-                found.push((name, format!("written under {total} buckets, but `{other}` of its partition under {first}")));
+                let reason = format!(
+                    "written under {total} buckets, but `{other}` of its partition under {first}"
+                );
+                found.push((name, reason));
             }
             if total > 0 && !(0..total).contains(&entry.bucket) {
                 found.push((name, format!("in bucket {} of {total}", entry.bucket)));

@@ -5,7 +5,7 @@ use futures::TryStreamExt;
 
 use super::Check;
 use crate::binary_row::BinaryRow;
-use crate::bucket::bucket_of_key;
+use crate::bucket::{bucket_of_key, mod_bucket_of};
 use crate::datum::Datum;
 use crate::error::{Error, Result};
 use crate::manifest::ManifestEntry;
@@ -13,7 +13,7 @@ use crate::options::TableOptions;
 use crate::partition::Partition;
 use crate::read::{DataFileReader, Split};
 use crate::schema::TableSchema;
-use crate::stats::{ColumnStats, StatsCollector};
+use crate::stats::{ColumnStats, StatsCollector, ValueStats};
 use crate::table::Table;
 use crate::types::DataType;
 
@@ -26,31 +26,19 @@ impl Check<'_> {
         reader: DataFileReader,
     ) -> Result<()> {
         let object = reader.path.to_string();
-        let partition = Partition::from_bytes(&entry.partition, schema)?;
+        let partition = Partition::from_bytes(&entry.partition, schema);
+        let Some(partition) = self.note(&object, partition)? else {
+            return Ok(());
+        };
         let split = Split {
             partition,
             bucket: entry.bucket,
             total_buckets: entry.total_buckets,
             files: vec![entry.file.clone()],
         };
-        let stream = self.table.read_split_as(&split, schema, None).await;
-        let Some(mut stream) = self.note(&object, stream)? else {
+        let Some(found) = self.read_rows(&object, &split, schema).await? else {
             return Ok(());
         };
-        let mut collector = full_stats(schema)?;
-        let mut is_placed = true;
-        loop {
-            let next = stream.try_next().await;
-            let Some(Some(batch)) = self.note(&object, next)? else {
-                break;
-            };
-            collector.update(&batch)?;
-            if is_placed && let Some(reason) = misplaced(&batch, &split, schema)? {
-                self.problem(&object, reason);
-                is_placed = false;
-            }
-        }
-        let found = collector.finish()?;
         let real = crate::DataFileMeta {
             value_stats: found.stats,
             value_stats_cols: found.columns,
@@ -60,7 +48,10 @@ impl Check<'_> {
         let Some(stated) = self.note(&object, stated)? else {
             return Ok(());
         };
-        let real = Table::file_stats(&real, schema)?;
+        let real = Table::file_stats(&real, schema);
+        let Some(real) = self.note(&object, real)? else {
+            return Ok(());
+        };
         for (name, stated) in stated {
             let real = real.iter().find(|(column, _)| *column == name);
             if let Some(reason) = real.and_then(|(_, real)| wrong_stats(&stated, real)) {
@@ -68,6 +59,46 @@ impl Check<'_> {
             }
         }
         Ok(())
+    }
+
+    /// The real statistics of a file's rows, each row looked at; `None` if that cannot be done,
+    /// which is noted.
+    async fn read_rows(
+        &mut self,
+        object: &str,
+        split: &Split,
+        schema: &TableSchema,
+    ) -> Result<Option<ValueStats>> {
+        let stream = self.table.read_split_as(split, schema, None).await;
+        let collector = full_stats(schema);
+        let (Some(mut stream), Some(mut collector)) =
+            (self.note(object, stream)?, self.note(object, collector)?)
+        else {
+            return Ok(None);
+        };
+        let mut is_placed = true;
+        loop {
+            let next = stream.try_next().await;
+            let Some(next) = self.note(object, next)? else {
+                return Ok(None);
+            };
+            let Some(batch) = next else {
+                let found = collector.finish();
+                return self.note(object, found);
+            };
+            let counted = collector.update(&batch);
+            if self.note(object, counted)?.is_none() {
+                return Ok(None);
+            }
+            if is_placed {
+                let reason = misplaced(&batch, split, schema);
+                let reason = self.note(object, reason)?;
+                is_placed = matches!(reason, Some(None));
+                if let Some(Some(reason)) = reason {
+                    self.problem(object, reason);
+                }
+            }
+        }
     }
 }
 
@@ -124,16 +155,17 @@ fn misplaced(batch: &RecordBatch, split: &Split, schema: &TableSchema) -> Result
         schema,
         schema.partition_keys.iter().map(String::as_str),
     )?;
-    let uses_hash = TableOptions::new(&schema.options)
-        .get("bucket-function.type")
-        .is_none_or(|f| f == "default");
-    let key = if split.total_buckets > 0 && uses_hash {
+    let function = TableOptions::new(&schema.options).get("bucket-function.type");
+    let bucket_of = match function.unwrap_or("default") {
+        "default" => Some(bucket_by_hash as BucketOf),
+        "mod" => Some(bucket_by_mod as BucketOf),
+        _ => None,
+    };
+    let bucket_of = bucket_of.filter(|_| split.total_buckets > 0);
+    let key = if let Some(bucket_of) = bucket_of {
         let fields = schema.bucket_key_fields()?;
-        Some(Columns::new(
-            batch,
-            schema,
-            fields.iter().map(|field| field.name.as_str()),
-        )?)
+        let names = fields.iter().map(|field| field.name.as_str());
+        Some((bucket_of, Columns::new(batch, schema, names)?))
     } else {
         None
     };
@@ -141,8 +173,8 @@ fn misplaced(batch: &RecordBatch, split: &Split, schema: &TableSchema) -> Result
         if partition.row(row)? != *split.partition.row() {
             return Ok(Some("a row is of another partition".to_owned()));
         }
-        if let Some(key) = &key {
-            let bucket = bucket_of_key(&key.row(row)?, split.total_buckets)?;
+        if let Some((bucket_of, key)) = &key {
+            let bucket = bucket_of(key, row, split.total_buckets)?;
             if bucket != split.bucket {
                 return Ok(Some(format!(
                     "a row in bucket {} belongs to bucket {bucket}",
@@ -152,6 +184,23 @@ fn misplaced(batch: &RecordBatch, split: &Split, schema: &TableSchema) -> Result
         }
     }
     Ok(None)
+}
+
+/// The bucket of a row by its bucket key and the bucket count.
+type BucketOf = fn(&Columns<'_>, usize, i32) -> Result<i32>;
+
+fn bucket_by_hash(key: &Columns<'_>, row: usize, total_buckets: i32) -> Result<i32> {
+    bucket_of_key(&key.row(row)?, total_buckets)
+}
+
+fn bucket_by_mod(key: &Columns<'_>, row: usize, total_buckets: i32) -> Result<i32> {
+    match key.values(row)?.as_slice() {
+        [key] => mod_bucket_of(key, total_buckets),
+        keys => {
+            let reason = format!("the function `mod` takes one column, not {}", keys.len());
+            Err(Error::bad_value("bucket key", reason))
+        }
+    }
 }
 
 /// Some columns of a batch, as binary rows.
@@ -180,10 +229,14 @@ impl<'a> Columns<'a> {
         Ok(columns)
     }
 
-    fn row(&self, row: usize) -> Result<BinaryRow> {
+    fn values(&self, row: usize) -> Result<Vec<Datum>> {
         let pairs = self.arrays.iter().zip(&self.types);
         let values =
             pairs.map(|(array, data_type)| Datum::from_array(*array as &dyn Array, row, data_type));
-        BinaryRow::encode(&values.collect::<Result<Vec<_>>>()?, self.types.iter())
+        values.collect()
+    }
+
+    fn row(&self, row: usize) -> Result<BinaryRow> {
+        BinaryRow::encode(&self.values(row)?, self.types.iter())
     }
 }

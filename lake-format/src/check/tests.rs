@@ -14,20 +14,31 @@ async fn table_of(entries: Vec<ManifestEntry>, total: i64) -> Table {
     table_with(entries, total, b"PAR1".to_vec()).await
 }
 
-/// A table whose one snapshot adds `entries`, all with the same bytes.
-async fn table_with(entries: Vec<ManifestEntry>, total: i64, data: Vec<u8>) -> Table {
-    let fields = vec![DataField::new(0, "id", "INT".parse().unwrap())];
-    let options = BTreeMap::from([
-        ("bucket".to_owned(), "2".to_owned()),
-        ("bucket-key".to_owned(), "id".to_owned()),
-    ]);
+/// A schema of the column `id`, by which rows find one of 2 buckets.
+fn schema_of(data_type: &str, options: &[(&str, &str)]) -> TableSchema {
+    let all = [("bucket", "2"), ("bucket-key", "id")];
+    let options = all.iter().chain(options);
+    let options = options.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
     let new = NewTable {
-        fields,
-        options,
+        fields: vec![DataField::new(0, "id", data_type.parse().unwrap())],
+        options: options.collect(),
         ..NewTable::default()
     };
-    let schema = TableSchema::create(new, 1).unwrap();
-    let table = Table::create(Arc::new(InMemory::new()), Path::from("t"), &schema)
+    TableSchema::create(new, 1).unwrap()
+}
+
+/// A table whose one snapshot adds `entries`, all with the same bytes.
+async fn table_with(entries: Vec<ManifestEntry>, total: i64, data: Vec<u8>) -> Table {
+    table_as(&schema_of("INT", &[]), entries, total, data).await
+}
+
+async fn table_as(
+    schema: &TableSchema,
+    entries: Vec<ManifestEntry>,
+    total: i64,
+    data: Vec<u8>,
+) -> Table {
+    let table = Table::create(Arc::new(InMemory::new()), Path::from("t"), schema)
         .await
         .unwrap();
     let put = async |path: Path, bytes: Vec<u8>| {
@@ -43,15 +54,15 @@ async fn table_with(entries: Vec<ManifestEntry>, total: i64, data: Vec<u8>) -> T
     }
     let manifest = encode_manifest(&entries).unwrap();
     let size = i64::try_from(manifest.len()).unwrap();
-    let meta = ManifestFileMeta::describe("m", size, &entries, &schema).unwrap();
-    put(table.paths().manifest("m"), manifest).await;
+    let meta = ManifestFileMeta::describe("m", size, &entries, schema).unwrap();
+    put(table.paths().manifest("m").unwrap(), manifest).await;
     put(
-        table.paths().manifest("base"),
+        table.paths().manifest("base").unwrap(),
         encode_manifest_list(&[]).unwrap(),
     )
     .await;
     put(
-        table.paths().manifest("delta"),
+        table.paths().manifest("delta").unwrap(),
         encode_manifest_list(&[meta]).unwrap(),
     )
     .await;
@@ -288,4 +299,50 @@ async fn a_file_with_other_rows_than_stated_is_found() {
             .contains("2 rows where its manifest says 5"),
         "{found:?}"
     );
+}
+
+#[tokio::test]
+async fn a_file_whose_rows_cannot_be_judged_hides_no_other() {
+    // The function `mod` knows no text.
+    let schema = schema_of("STRING", &[("bucket-function.type", "mod")]);
+    let array: arrow::array::ArrayRef = Arc::new(arrow::array::StringArray::from(vec!["x"]));
+    let batch = arrow::array::RecordBatch::try_from_iter([("id", array)]).unwrap();
+    let mut data = Vec::new();
+    let mut writer = parquet::arrow::ArrowWriter::try_new(&mut data, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let of = |name: &str| {
+        let file_size = i64::try_from(data.len()).unwrap();
+        ManifestEntry {
+            file: DataFileMeta::append(format!("{name}.parquet"), file_size, 1, 0),
+            ..entry(name, 0, 2)
+        }
+    };
+    let table = table_as(&schema, vec![of("a"), of("b")], 2, data.clone()).await;
+    let found = table.check().await.unwrap();
+    let objects: Vec<_> = found
+        .iter()
+        .map(|problem| problem.object.as_str())
+        .collect();
+    assert_eq!(
+        objects,
+        ["t/bucket-0/a.parquet", "t/bucket-0/b.parquet"],
+        "{found:?}"
+    );
+}
+
+#[tokio::test]
+async fn rows_are_placed_by_the_function_that_the_table_names() {
+    let schema = schema_of("INT", &[("bucket-function.type", "mod")]);
+    for (ids, misplaced) in [(vec![2, 4], 0), (vec![2, 3], 1)] {
+        let data = parquet_of(&ids);
+        let file_size = i64::try_from(data.len()).unwrap();
+        let file = ManifestEntry {
+            file: DataFileMeta::append("a.parquet", file_size, 2, 0),
+            ..entry("a", 0, 2)
+        };
+        let table = table_as(&schema, vec![file], 2, data).await;
+        let found = table.check().await.unwrap();
+        assert_eq!(found.len(), misplaced, "{found:?}");
+    }
 }

@@ -1,13 +1,13 @@
 //! What a commit builds on, and what a committer remembers of it.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use futures::TryStreamExt;
 
 use super::BaseView;
 use super::plan::{Change, Head};
-use super::scan::{newest_of, read_manifests};
+use super::scan::newest_of;
 use crate::binary_row::BinaryRow;
 use crate::datum::Datum;
 use crate::error::{Error, Result};
@@ -84,7 +84,7 @@ impl Base {
 
     /// Whether a file is known to have been added, lately or by the newest own commit.
     pub(super) fn was_added(&self, key: &FileKey) -> bool {
-        self.recent.set.contains(key)
+        self.recent.contains(key)
     }
 
     /// Takes in our own commit, so that the next one need not read it.
@@ -114,16 +114,20 @@ impl Base {
         Ok(found)
     }
 
-    /// The live files of some partitions. Reads all manifests that may speak of them.
+    /// The live files of some partitions, which must be sorted. Reads all manifests that may speak
+    /// of them.
     pub(super) async fn live_entries(
         &self,
         table: &Table,
         partitions: &[&[u8]],
     ) -> Result<Vec<ManifestEntry>> {
-        let mut reads = read_manifests(table, self.manifests_of(partitions)?);
+        let mut reads = table.manifest_entries(self.manifests_of(partitions)?);
         let mut entries = Vec::new();
         while let Some(read) = reads.try_next().await? {
-            let ours = |entry: &ManifestEntry| partitions.contains(&entry.partition.as_slice());
+            let ours = |entry: &ManifestEntry| {
+                let partition = entry.partition.as_slice();
+                partitions.binary_search(&partition).is_ok()
+            };
             entries.extend(read.into_iter().filter(ours));
         }
         live_files(entries).map_err(|error| match &self.latest {
@@ -135,7 +139,7 @@ impl Base {
     async fn find_total_buckets(&self, table: &Table, partition: &[u8]) -> Result<Option<i32>> {
         let mut newest_first = self.manifests_of(&[partition])?;
         newest_first.reverse();
-        let mut reads = read_manifests(table, newest_first);
+        let mut reads = table.manifest_entries(newest_first);
         let mut removed = HashSet::new();
         while let Some(entries) = reads.try_next().await? {
             let of_kind = |kind: FileKind| {
@@ -276,7 +280,7 @@ impl Base {
         {
             // The partition may be empty now, and then free to take another count.
             self.total_buckets.remove(&entry.partition);
-            self.recent.set.remove(&entry.key());
+            self.recent.remove(&entry.key());
         }
         for entry in entries.iter().filter(|entry| entry.kind == FileKind::Add) {
             if self.total_buckets.get(&entry.partition) != Some(&entry.total_buckets) {
@@ -319,19 +323,69 @@ fn may_hold(bounds: &[ColumnStats], values: &[Datum]) -> bool {
 /// The files added last, forgotten oldest first.
 #[derive(Debug, Default)]
 struct RecentFiles {
-    set: HashSet<FileKey>,
-    order: VecDeque<FileKey>,
+    /// Each file with the number of its adding.
+    numbers: HashMap<FileKey, u64>,
+    by_number: BTreeMap<u64, FileKey>,
+    added: u64,
 }
 
 impl RecentFiles {
+    fn contains(&self, key: &FileKey) -> bool {
+        self.numbers.contains_key(key)
+    }
+
     fn insert(&mut self, key: FileKey) {
-        if self.set.insert(key.clone()) {
-            self.order.push_back(key);
+        if self.contains(&key) {
+            return;
         }
-        while self.order.len() > MAX_RECENT_FILES {
-            if let Some(oldest) = self.order.pop_front() {
-                self.set.remove(&oldest);
+        self.added += 1;
+        self.numbers.insert(key.clone(), self.added);
+        self.by_number.insert(self.added, key);
+        while self.by_number.len() > MAX_RECENT_FILES {
+            if let Some((_, oldest)) = self.by_number.pop_first() {
+                self.numbers.remove(&oldest);
             }
         }
+    }
+
+    fn remove(&mut self, key: &FileKey) {
+        if let Some(number) = self.numbers.remove(key) {
+            self.by_number.remove(&number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data_file::DataFileMeta;
+
+    fn key(name: &str) -> FileKey {
+        let entry = ManifestEntry {
+            kind: FileKind::Add,
+            partition: BinaryRow::empty().to_serialized(),
+            bucket: 0,
+            total_buckets: 1,
+            file: DataFileMeta::append(name, 1, 1, 0),
+        };
+        entry.key()
+    }
+
+    #[test]
+    fn a_file_that_was_removed_and_added_again_is_remembered_from_the_second_time() {
+        let mut recent = RecentFiles::default();
+        recent.insert(key("again"));
+        recent.remove(&key("again"));
+        for number in 1..MAX_RECENT_FILES {
+            recent.insert(key(&format!("before {number}")));
+        }
+        recent.insert(key("again"));
+        for number in 1..MAX_RECENT_FILES {
+            recent.insert(key(&format!("after {number}")));
+        }
+        assert!(recent.contains(&key("again")));
+        recent.insert(key("one more"));
+        assert!(!recent.contains(&key("again")));
+        assert_eq!(recent.numbers.len(), MAX_RECENT_FILES);
     }
 }

@@ -97,7 +97,7 @@ fn check_live(
 ) -> Result<Option<Conflict>> {
     let live = live.into_iter().map(|entry| (entry.key(), entry));
     let mut files: BTreeMap<_, ManifestEntry> = live.collect();
-    for entry in &change.entries {
+    for entry in change.entries.iter() {
         let file_name = || entry.file.file_name.clone();
         match entry.kind {
             FileKind::Delete => {

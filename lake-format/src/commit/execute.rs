@@ -1,5 +1,8 @@
 //! One commit's way into the store: manifests first, then the conditional put that decides.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
@@ -10,7 +13,7 @@ use super::base::Base;
 use super::merge::Merged;
 use super::plan::{Change, Head, ListFile, Lists, next_snapshot};
 use crate::durable::MayBeLost;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_refusal};
 use crate::manifest::{ManifestEntry, encode_manifest};
 use crate::manifest_list::{ManifestFileMeta, encode_manifest_list};
 use crate::paths::{manifest_list_name, manifest_name};
@@ -117,8 +120,8 @@ impl Attempt {
         let base_list = self.encode_list(&manifests, &mut files)?;
         let files = files
             .into_iter()
-            .map(|(name, bytes)| (table.paths().manifest(&name), bytes));
-        let files: Vec<(Path, Bytes)> = files.collect();
+            .map(|(name, bytes)| Ok((table.paths().manifest(&name)?, bytes)));
+        let files: Vec<(Path, Bytes)> = files.collect::<Result<_>>()?;
         let paths = || files.iter().map(|(path, _)| path.clone());
         self.written.extend(paths());
         let own_files = paths().skip(shared_files).collect();
@@ -244,21 +247,19 @@ impl Attempt {
 
     async fn encode_manifests(
         &mut self,
-        entries: &[ManifestEntry],
+        entries: &Arc<[ManifestEntry]>,
         schema: &TableSchema,
         files: &mut Vec<(String, Bytes)>,
     ) -> Result<Vec<ManifestFileMeta>> {
         let mut manifests = Vec::new();
-        for entries in entries.chunks(MAX_ENTRIES) {
+        for start in (0..entries.len()).step_by(MAX_ENTRIES) {
+            let range = start..(start + MAX_ENTRIES).min(entries.len());
             let name = manifest_name(&self.uuid, self.manifest_count);
             self.manifest_count += 1;
-            let bytes = encode_off_thread(entries).await?;
-            manifests.push(ManifestFileMeta::describe(
-                &name,
-                size(&bytes),
-                entries,
-                schema,
-            )?);
+            let bytes = encode_off_thread(entries, range.clone()).await?;
+            let chunk = entries.get(range).unwrap_or_default();
+            let manifest = ManifestFileMeta::describe(&name, size(&bytes), chunk, schema)?;
+            manifests.push(manifest);
             files.push((name, bytes));
         }
         Ok(manifests)
@@ -292,27 +293,18 @@ pub(super) async fn write_latest_hint(table: &Table, id: i64) {
     }
 }
 
-/// Whether the store has certainly not taken the put.
-fn is_refusal(error: &object_store::Error) -> bool {
-    matches!(
-        error,
-        object_store::Error::PermissionDenied { .. }
-            | object_store::Error::Unauthenticated { .. }
-            | object_store::Error::NotSupported { .. }
-            | object_store::Error::NotImplemented { .. }
-            | object_store::Error::InvalidPath { .. }
-            | object_store::Error::UnknownConfigurationKey { .. }
-    )
-}
-
-async fn encode_off_thread(entries: &[ManifestEntry]) -> Result<Bytes> {
-    if entries.len() < BLOCKING_FROM_ENTRIES {
-        return encode_manifest(entries).map(Bytes::from);
-    }
-    let entries = entries.to_vec();
-    let encoded = tokio::task::spawn_blocking(move || encode_manifest(&entries)).await;
-    let failed = |_| Error::malformed("manifest", "its encoder failed");
-    encoded.map_err(failed)?.map(Bytes::from)
+/// The manifest of some of the entries, which are shared and not copied.
+async fn encode_off_thread(entries: &Arc<[ManifestEntry]>, range: Range<usize>) -> Result<Bytes> {
+    let shared = Arc::clone(entries);
+    let encode = move || encode_manifest(shared.get(range).unwrap_or_default());
+    let encoded = if entries.len() < BLOCKING_FROM_ENTRIES {
+        encode()
+    } else {
+        let failed = |_| Error::malformed("manifest", "its encoder failed");
+        let encoded = tokio::task::spawn_blocking(encode).await;
+        encoded.map_err(failed)?
+    };
+    encoded.map(Bytes::from)
 }
 
 async fn put_all(table: &Table, files: Vec<(Path, Bytes)>) -> Result<()> {

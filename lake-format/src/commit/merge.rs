@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use futures::TryStreamExt;
 
-use super::scan::read_manifests;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKind, ManifestEntry};
 use crate::manifest_list::ManifestFileMeta;
@@ -20,29 +20,52 @@ const SMALL_BYTES: i64 = 64 << 10;
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) replaces: Range<usize>,
-    pub(super) entries: Vec<ManifestEntry>,
+    pub(super) entries: Arc<[ManifestEntry]>,
 }
 
-/// Merges the newest manifests if at least `merge_from` of them are small.
+/// Whether time counts.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Haste {
+    /// The first attempt of a commit.
+    None,
+    /// After a lost race: four times as many small manifests are left.
+    Retry,
+}
+
+/// Merges the newest manifests if as many of them are small as the option
+/// `manifest.merge-min-count` says.
 ///
 /// `None` if there is nothing to do, or if one cannot be read: not merging is always right, and
 /// whoever needs that manifest will say what is wrong with it.
+///
+/// # Errors
+/// [`Error::InvalidSchema`] if an option about manifests is not what it must be.
 pub(super) async fn merge(
     table: &Table,
     schema: &TableSchema,
     manifests: &[ManifestFileMeta],
-    merge_from: usize,
-) -> Option<Merged> {
-    let target = TableOptions::new(&schema.options)
-        .manifest_target_file_size()
-        .unwrap_or(8 << 20);
-    let target = i64::try_from(target).unwrap_or(i64::MAX);
-    let replaces = run_to_merge(manifests, target, merge_from)?;
-    match read_and_cancel(table, manifests.get(replaces.clone())?).await {
-        Ok(entries) => Some(Merged { replaces, entries }),
+    haste: Haste,
+) -> Result<Option<Merged>> {
+    let options = TableOptions::new(&schema.options);
+    let target = i64::try_from(options.manifest_target_file_size()?).unwrap_or(i64::MAX);
+    let min_count = usize::try_from(options.manifest_merge_min_count()?).unwrap_or(usize::MAX);
+    let merge_from = match haste {
+        Haste::None => min_count,
+        Haste::Retry => min_count.saturating_mul(4),
+    };
+    // One alone is merged already.
+    let Some(replaces) = run_to_merge(manifests, target, merge_from.max(2)) else {
+        return Ok(None);
+    };
+    let run = manifests.get(replaces.clone()).unwrap_or_default();
+    match read_and_cancel(table, run).await {
+        Ok(entries) => Ok(Some(Merged {
+            replaces,
+            entries: entries.into(),
+        })),
         Err(error) => {
             tracing::warn!(table = %table.root(), %error, "manifests were not merged");
-            None
+            Ok(None)
         }
     }
 }
@@ -73,7 +96,7 @@ async fn read_and_cancel(
     table: &Table,
     manifests: &[ManifestFileMeta],
 ) -> Result<Vec<ManifestEntry>> {
-    let mut reads = read_manifests(table, manifests.iter().collect());
+    let mut reads = table.manifest_entries(manifests.iter().collect());
     let mut entries = Vec::new();
     while let Some(read) = reads.try_next().await? {
         entries.extend(read);

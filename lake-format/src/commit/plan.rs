@@ -1,13 +1,17 @@
 //! What a commit changes, and the snapshot that says so. No IO.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::CommitRequest;
+use crate::bucket::UNAWARE_TOTAL_BUCKETS;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKind, ManifestEntry};
 use crate::manifest_list::ManifestFileMeta;
+use crate::options::BucketMode;
+use crate::paths::POSTPONE_BUCKET;
+use crate::schema::TableSchema;
 use crate::snapshot::{CommitKind, SNAPSHOT_VERSION, Snapshot};
-use crate::write::CommitMessage;
 
 /// A snapshot that is, or may become, the latest.
 #[derive(Debug)]
@@ -21,7 +25,7 @@ pub(super) struct Head {
 #[derive(Debug)]
 pub(super) struct Change {
     /// Deletes, then adds, each in the order of the request.
-    pub(super) entries: Vec<ManifestEntry>,
+    pub(super) entries: Arc<[ManifestEntry]>,
     /// The bucket count that the added files of each partition are stamped with.
     pub(super) total_buckets: BTreeMap<Vec<u8>, i32>,
     pub(super) has_deletes: bool,
@@ -32,7 +36,7 @@ pub(super) struct Change {
 impl Change {
     /// # Errors
     /// [`Error::BadValue`] if the request contradicts itself: deletes in an append, a file twice,
-    /// two bucket counts in a partition, a bucket beyond the count.
+    /// two bucket counts in a partition.
     pub(super) fn new(request: &CommitRequest) -> Result<Self> {
         if request.kind == CommitKind::Append && !request.deletes.is_empty() {
             return Err(bad("an append removes no files"));
@@ -50,7 +54,6 @@ impl Change {
             .iter()
             .filter(|message| !message.new_files.is_empty())
         {
-            check_bucket(message)?;
             let partition = message.partition.to_bytes();
             let ours = message.total_buckets;
             let first = *total_buckets.entry(partition.clone()).or_insert(ours);
@@ -71,11 +74,34 @@ impl Change {
         }
         let record_count = entries.iter().map(signed_row_count).sum();
         Ok(Self {
-            entries,
+            entries: entries.into(),
             total_buckets,
             has_deletes,
             record_count,
         })
+    }
+
+    /// Whether the added files are in buckets that a table of `schema` can have.
+    ///
+    /// # Errors
+    /// [`Error::BadValue`] if one is not, [`Error::InvalidSchema`] as the schema says.
+    pub(super) fn check_buckets(&self, schema: &TableSchema) -> Result<()> {
+        let mode = schema.bucket_mode()?;
+        for entry in self.added() {
+            let (bucket, count) = (entry.bucket, entry.total_buckets);
+            let is_hashed = (0..count).contains(&bucket);
+            let fits = match mode {
+                BucketMode::Fixed(_) => is_hashed,
+                BucketMode::Unaware => bucket == 0 && count == UNAWARE_TOTAL_BUCKETS,
+                BucketMode::Dynamic => bucket >= 0 && count == UNAWARE_TOTAL_BUCKETS,
+                BucketMode::Postpone => bucket == POSTPONE_BUCKET || is_hashed,
+            };
+            if !fits {
+                let reason = format!("bucket {bucket} of {count} does not fit the table");
+                return Err(bad(reason));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -87,14 +113,6 @@ impl Change {
             .iter()
             .filter(|entry| entry.kind == FileKind::Add)
     }
-}
-
-fn check_bucket(message: &CommitMessage) -> Result<()> {
-    let (bucket, count) = (message.bucket, message.total_buckets);
-    if bucket < 0 || (count > 0 && bucket >= count) {
-        return Err(bad(format!("there is no bucket {bucket} of {count}")));
-    }
-    Ok(())
 }
 
 /// A manifest list as a snapshot names it.

@@ -1,15 +1,12 @@
-//! Reading manifests and snapshots for a commit.
+//! Reading snapshots for a commit.
 
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt, stream};
 
 use crate::error::{Error, Result};
-use crate::manifest::ManifestEntry;
-use crate::manifest_list::ManifestFileMeta;
 use crate::snapshot::Snapshot;
 use crate::table::Table;
 
-/// Snapshots or manifests read at once.
+/// Snapshots read at once.
 const READ_AHEAD: usize = 8;
 
 /// The newest snapshot of `user` from `latest` down.
@@ -35,14 +32,4 @@ pub(super) async fn newest_of(
         }
     }
     Ok(None)
-}
-
-/// The entries of several manifests, in their order, each as it is needed.
-pub(super) fn read_manifests<'a>(
-    table: &'a Table,
-    manifests: Vec<&'a ManifestFileMeta>,
-) -> BoxStream<'a, Result<Vec<ManifestEntry>>> {
-    let reads =
-        stream::iter(manifests).map(|manifest| table.read_manifest(&manifest.file_name).boxed());
-    reads.buffered(READ_AHEAD).boxed()
 }

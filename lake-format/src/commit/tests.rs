@@ -10,19 +10,17 @@ use super::*;
 use crate::data_file::DataFileMeta;
 use crate::datum::Datum;
 use crate::error::Error;
+use crate::faulty_store::{Fault, FaultyStore};
 use crate::manifest::{FileKind, live_files};
 use crate::partition::Partition;
 use crate::schema::{NewTable, SchemaChange, TableSchema};
 use crate::snapshot::BATCH_COMMIT_IDENTIFIER;
 use crate::types::DataField;
-use faulty::{Fault, FaultyStore};
 use futures::TryStreamExt;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use std::sync::Arc;
-
-mod faulty;
 
 const QUICK: RetryPolicy = RetryPolicy {
     max_retries: 4,
@@ -169,7 +167,7 @@ async fn check_history(table: &Table) {
         let mut entries = Vec::new();
         for manifest in table.manifests(&snapshot).await.unwrap() {
             let read = table.read_manifest(&manifest.file_name).await.unwrap();
-            let path = table.paths().manifest(&manifest.file_name);
+            let path = table.paths().manifest(&manifest.file_name).unwrap();
             let size = table.store().head(&path).await.unwrap().size;
             assert_eq!(manifest.file_size, size as i64);
             entries.extend(read);
@@ -638,4 +636,78 @@ fn waits_grow_to_the_limit_and_differ_between_commits() {
         assert!(wait <= longest && wait >= longest / 2, "{retry}: {wait:?}");
     }
     assert_ne!(policy.wait(3, "a"), policy.wait(3, "b"));
+}
+
+#[tokio::test]
+async fn buckets_that_the_table_cannot_have_are_refused_and_leave_nothing() {
+    let fixed = table().await;
+    let with = |bucket: i32, total_buckets: i32| {
+        let message = CommitMessage {
+            bucket,
+            ..message("x", total_buckets, &["f"])
+        };
+        append("a", vec![message])
+    };
+    for (bucket, total_buckets) in [(0, 0), (0, -7), (0, -1), (2, 2), (-1, 2), (1, -2)] {
+        let outcome = fixed
+            .commit(&with(bucket, total_buckets), &mut free, QUICK)
+            .await;
+        assert!(
+            matches!(outcome, Err(Error::BadValue { .. })),
+            "{bucket} of {total_buckets}"
+        );
+    }
+    assert!(manifests_on_disk(&fixed).await.is_empty());
+    let unset = ["bucket", "bucket-key"].map(|name| SchemaChange::RemoveOption {
+        name: name.to_owned(),
+    });
+    let table = table().await;
+    let unaware = schema().evolve(&unset, 1);
+    let unaware = match unaware {
+        Ok(unaware) => unaware,
+        // A table is of one mode for ever: make one of the other.
+        Err(_) => TableSchema {
+            options: BTreeMap::new(),
+            id: 1,
+            ..schema()
+        },
+    };
+    table.add_schema(&unaware).await.unwrap();
+    for (bucket, total_buckets) in [(1, -1), (0, 1), (0, 2)] {
+        let outcome = table
+            .commit(&with(bucket, total_buckets), &mut free, QUICK)
+            .await;
+        assert!(
+            matches!(outcome, Err(Error::BadValue { .. })),
+            "{bucket} of {total_buckets}"
+        );
+    }
+    committed(&table, &with(0, -1)).await;
+}
+
+#[tokio::test]
+async fn manifests_are_merged_from_the_count_that_the_option_says() {
+    let table = table().await;
+    let option = |value: &str| SchemaChange::SetOption {
+        name: "manifest.merge-min-count".to_owned(),
+        value: value.to_owned(),
+    };
+    let evolved = schema().evolve(&[option("3")], 1).unwrap();
+    table.add_schema(&evolved).await.unwrap();
+    let mut committer = TableCommitter::new(table.clone());
+    for round in 0..12 {
+        let name = format!("r{round}");
+        committed_by(
+            &mut committer,
+            &append(&name, vec![message("x", 2, &[&name])]),
+        )
+        .await;
+        assert!(committer.base.manifests().len() <= 3);
+    }
+    check_history(&table).await;
+    let evolved = evolved.evolve(&[option("few")], 2).unwrap();
+    table.add_schema(&evolved).await.unwrap();
+    let request = append("x", vec![message("x", 2, &["x"])]);
+    let refused = table.commit(&request, &mut free, QUICK).await;
+    assert!(matches!(refused, Err(Error::InvalidSchema { .. })));
 }

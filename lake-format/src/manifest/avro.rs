@@ -12,7 +12,8 @@ use crate::stats::SimpleStats;
 /// The version that every entry of a data manifest carries.
 const ENTRY_VERSION: i32 = 2;
 
-/// Names, order and defaults of Paimon 1.3; later fields are left out so that every reader knows all.
+/// Names, order and defaults of Paimon 1.3; later fields are left out so that every reader knows
+/// all.
 const SCHEMA: &str = concat!(
     r#"{"type":"record","name":"record","namespace":"org.apache.paimon.avro.generated","fields":["#,
     r#"{"name":"_VERSION","type":"int"},{"name":"_KIND","type":"int"},{"name":"_PARTITION","type":"bytes"},"#,

@@ -17,8 +17,8 @@ use crate::options::Names;
 use crate::partition::value_text;
 use crate::types::{DataField, DataType, TypeKind};
 
-/// `array`, read from a file whose schema has the column as `from`, as the column `to`, in the Arrow
-/// type `target`.
+/// `array`, read from a file whose schema has the column as `from`, as the column `to`, in the
+/// Arrow type `target`.
 ///
 /// # Errors
 /// [`Error::Unsupported`] if the type changed in a way that is not read; [`Error::BadValue`] if the

@@ -5,19 +5,26 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, new_null_array};
 use arrow::datatypes::SchemaRef;
+use arrow::error::ArrowError;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
+use parquet::arrow::async_reader::ParquetRecordBatchStream;
 
 use super::adapt::adapt;
 use super::file::{DataFileReader, OpenedFile, file_error};
+use super::object::ObjectReader;
 use super::{Split, schemas_of};
+use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::options::TableOptions;
+use crate::paths::named;
 use crate::schema::TableSchema;
 use crate::table::Table;
 use crate::types::{DataField, arrow_schema};
 
-/// Batches as they are read; one batch and one row group's columns are held at a time.
+/// Batches as they are read; one batch and one row group's columns are held at a time. They are
+/// decoded on blocking threads, one a stream at a time.
 pub type BatchStream = BoxStream<'static, Result<RecordBatch>>;
 
 impl Table {
@@ -27,8 +34,8 @@ impl Table {
     /// name, widened ones are cast, later ones are null.
     ///
     /// # Errors
-    /// [`Error::BadValue`] if the projection names no column; [`Error::Unsupported`] for tables with
-    /// a primary key, whose files must be merged. The stream ends with the first error:
+    /// [`Error::BadValue`] if the projection names no column; [`Error::Unsupported`] for tables
+    /// with a primary key, whose files must be merged. The stream ends with the first error:
     /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about a file.
     pub async fn read_split(
         &self,
@@ -83,12 +90,14 @@ impl Table {
         let folder =
             self.paths()
                 .bucket_dir(directory, &split.partition.path(schema)?, split.bucket)?;
-        let readers = split.files.iter().map(|file| DataFileReader {
-            store: Arc::clone(self.store()),
-            path: folder.clone().join(file.file_name.as_str()),
-            file: file.clone(),
-        });
-        Ok(readers.collect())
+        let reader = |file: &DataFileMeta| {
+            Ok(DataFileReader {
+                store: Arc::clone(self.store()),
+                path: named(&folder, &file.file_name)?,
+                file: file.clone(),
+            })
+        };
+        split.files.iter().map(reader).collect()
     }
 }
 
@@ -157,12 +166,67 @@ async fn read_file(
             columns.get(&field.name).map(|place| (*place, field))
         })
         .collect();
-    let path = reader.path;
-    let batches = stream.map(move |batch| {
-        let batch = batch.map_err(|e| file_error(&path, e))?;
-        to_target(&target, &places, &batch, &path)
-    });
-    Ok(batches.boxed())
+    let reading = Reading {
+        stream,
+        row_group: None,
+        decoding: Arc::new(Decoding {
+            target,
+            places,
+            path: reader.path,
+        }),
+    };
+    Ok(stream::try_unfold(reading, Reading::next).boxed())
+}
+
+/// A file that is being read: row groups are fetched here, and decoded on blocking threads, one
+/// batch and so one thread at a time.
+struct Reading {
+    stream: ParquetRecordBatchStream<ObjectReader>,
+    row_group: Option<ParquetRecordBatchReader>,
+    decoding: Arc<Decoding>,
+}
+
+/// What a thread needs to make a batch of what a file holds.
+struct Decoding {
+    target: Arc<Target>,
+    /// Per wanted column where it is in the file's batches and its field there, if it is.
+    places: Vec<Option<(usize, DataField)>>,
+    path: Path,
+}
+
+impl Reading {
+    async fn next(mut self) -> Result<Option<(RecordBatch, Self)>> {
+        loop {
+            let mut row_group = match self.row_group.take() {
+                Some(row_group) => row_group,
+                None => match self.stream.next_row_group().await {
+                    Ok(Some(row_group)) => row_group,
+                    Ok(None) => return Ok(None),
+                    Err(error) => return Err(file_error(&self.decoding.path, error)),
+                },
+            };
+            let decoding = Arc::clone(&self.decoding);
+            let decode = move || {
+                let batch = row_group.next().map(|batch| decoding.batch(batch));
+                (row_group, batch)
+            };
+            let decoded = tokio::task::spawn_blocking(decode).await;
+            let (row_group, batch) = decoded.map_err(|_| {
+                Error::corrupt(self.decoding.path.to_string(), "its decoder failed")
+            })?;
+            if let Some(batch) = batch {
+                self.row_group = Some(row_group);
+                return Ok(Some((batch?, self)));
+            }
+        }
+    }
+}
+
+impl Decoding {
+    fn batch(&self, batch: Result<RecordBatch, ArrowError>) -> Result<RecordBatch> {
+        let batch = batch.map_err(|e| file_error(&self.path, e.into()))?;
+        to_target(&self.target, &self.places, &batch, &self.path)
+    }
 }
 
 fn to_target(

@@ -72,7 +72,7 @@ impl StatsCollector {
         }
         Ok(Self {
             columns,
-            is_dense: options.dense_stats(),
+            is_dense: options.dense_stats()?,
         })
     }
 

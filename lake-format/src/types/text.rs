@@ -50,7 +50,8 @@ impl fmt::Display for TypeKind {
 }
 
 impl fmt::Display for DataType {
-    /// The text of schema files; nested types are shown as SQL, which schema files spell as objects.
+    /// The text of schema files; nested types are shown as SQL, which schema files spell as
+    /// objects.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

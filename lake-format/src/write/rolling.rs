@@ -6,23 +6,18 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use bytes::Bytes;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload, WriteMultipart};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use parquet::basic::Compression;
 use tokio::sync::Semaphore;
 
 use super::WriterOptions;
 use super::dictionary::DictionaryChoice;
 use super::parquet::FileEncoder;
+use super::upload::Upload;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::schema::TableSchema;
 use crate::stats::StatsCollector;
-
-/// Bytes of one part of an upload. S3 takes at most 10,000 parts, so a file may have 80 GB.
-const PART_BYTES: usize = 8 << 20;
-
-/// Parts on their way to the store at once.
-const MAX_PARTS: usize = 4;
 
 /// What all files of a writer share.
 pub(super) struct FileContext {
@@ -37,7 +32,7 @@ pub(super) struct OpenFile {
     path: Path,
     /// Away while a blocking thread has it.
     work: Option<Work>,
-    upload: Option<WriteMultipart>,
+    upload: Option<Upload>,
     permits: Option<Arc<Semaphore>>,
     memory_bytes: usize,
     file_bytes: usize,
@@ -73,7 +68,7 @@ impl OpenFile {
 
     pub(super) fn memory_bytes(&self) -> usize {
         let parts = if self.upload.is_some() {
-            PART_BYTES * MAX_PARTS
+            Upload::MEMORY_BYTES
         } else {
             0
         };
@@ -116,8 +111,9 @@ impl OpenFile {
         self.upload(output, context).await
     }
 
-    /// Ends the file. The sequence numbers and the creation time are left to the caller.
-    pub(super) async fn finish(mut self, context: &FileContext) -> Result<DataFileMeta> {
+    /// Ends the file. The sequence numbers and the creation time are left to the caller. After an
+    /// error it is still to be aborted.
+    pub(super) async fn finish(&mut self, context: &FileContext) -> Result<DataFileMeta> {
         let path = self.path.clone();
         let work = self.work.take().ok_or_else(|| broken(&path))?;
         let finish = move || {
@@ -131,15 +127,16 @@ impl OpenFile {
         };
         let (rest, size, row_count, stats) =
             blocking(self.permits.as_ref(), &self.path, finish).await?;
-        match self.upload.take() {
+        match &mut self.upload {
             None => {
                 let put = context.store.put(&self.path, PutPayload::from(rest)).await;
                 put.map_err(|source| Error::store(&self.path, source))?;
             }
-            Some(mut upload) => {
-                upload.put(rest);
-                let finished = upload.finish().await;
-                finished.map_err(|source| Error::store(&self.path, source))?;
+            Some(upload) => {
+                let put = upload.put(rest).await;
+                put.map_err(|source| Error::store(&self.path, source))?;
+                let completed = upload.complete().await;
+                completed.map_err(|source| Error::store(&self.path, source))?;
             }
         }
         let name = self.path.filename().unwrap_or_default();
@@ -154,7 +151,7 @@ impl OpenFile {
     pub(super) async fn abort(mut self) -> Result<()> {
         match self.upload.take() {
             None => Ok(()),
-            Some(upload) => upload
+            Some(mut upload) => upload
                 .abort()
                 .await
                 .map_err(|e| Error::store(&self.path, e)),
@@ -186,14 +183,12 @@ impl OpenFile {
         let upload = if let Some(upload) = &mut self.upload {
             upload
         } else {
-            let begun = context.store.put_multipart(&self.path).await;
+            let begun = Upload::begin(context.store.as_ref(), &self.path).await;
             let begun = begun.map_err(|source| Error::store(&self.path, source))?;
-            self.upload
-                .insert(WriteMultipart::new_with_chunk_size(begun, PART_BYTES))
+            self.upload.insert(begun)
         };
-        upload.put(bytes);
-        let room = upload.wait_for_capacity(MAX_PARTS).await;
-        room.map_err(|source| Error::store(&self.path, source))
+        let put = upload.put(bytes).await;
+        put.map_err(|source| Error::store(&self.path, source))
     }
 }
 

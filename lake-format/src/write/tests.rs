@@ -5,6 +5,7 @@
 )]
 
 use super::*;
+use crate::faulty_store::{Fault, FaultyStore};
 use crate::schema::NewTable;
 use crate::types::DataField;
 use ::parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
@@ -425,4 +426,94 @@ async fn a_store_that_fails_is_an_error_that_names_the_file_and_breaks_the_write
         matches!(again, Err(Error::WriterBroken { .. })),
         "{again:?}"
     );
+}
+
+/// Bytes that do not compress, of about `megabytes`.
+fn noise(fixture: &Fixture, megabytes: i64) -> RecordBatch {
+    let values = (0..megabytes << 17).map(|i| {
+        let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64.cast_signed());
+        (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9_u64.cast_signed())
+    });
+    fixture.batch(vec![Arc::new(Int64Array::from_iter_values(values))])
+}
+
+#[tokio::test]
+async fn an_upload_that_fails_anywhere_is_aborted() {
+    let mut fixture = Fixture::new(&[("a", "BIGINT")]);
+    fixture.options.row_group_bytes = 1 << 20;
+    let batch = noise(&fixture, 10);
+    for (failing, fault) in [
+        ("begin", Fault::Before),
+        ("part", Fault::Before),
+        ("complete", Fault::Before),
+        ("complete", Fault::After),
+    ] {
+        // Which of the calls of that verb fails: of parts, one in a write or one at the end.
+        for nth in 0..2 {
+            let store = FaultyStore::new();
+            let mut left = nth;
+            store.inject(move |_, verb, _| {
+                let is_it = verb == failing && left == 0;
+                left -= i32::from(verb == failing);
+                is_it.then_some(fault)
+            });
+            let target = WriteTarget {
+                schema: Arc::clone(&fixture.schema),
+                partition: Partition::unpartitioned(),
+                bucket: 0,
+                total_buckets: -1,
+                first_sequence_number: 0,
+            };
+            let options = fixture.options.clone();
+            let mut writer =
+                DataFileWriter::new(target, options, store.clone(), Path::from("t")).unwrap();
+            let failed = match writer.write(batch.clone()).await {
+                Ok(()) => writer.finish().await.is_err(),
+                Err(_) => {
+                    writer.abort().await.unwrap();
+                    true
+                }
+            };
+            let calls = store.take_calls();
+            let count = |verb: &str| calls.iter().filter(|call| call.starts_with(verb)).count();
+            let begun = count("begin") - usize::from(failing == "begin" && failed);
+            let ended = if failed {
+                count("abort")
+            } else {
+                count("complete")
+            };
+            assert_eq!(begun, ended, "{failing} {nth} {failed}: {calls:?}");
+            assert_eq!(failed, nth == 0 || failing == "part", "{calls:?}");
+            if failed {
+                let (objects, folder) = (store.sound(), Path::from("t/bucket-0"));
+                let left = objects.list_with_delimiter(Some(&folder)).await.unwrap();
+                assert!(left.objects.is_empty(), "{failing} {nth}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_was_cancelled_is_aborted() {
+    let mut fixture = Fixture::new(&[("a", "BIGINT")]);
+    fixture.options.row_group_bytes = 1 << 20;
+    let store = FaultyStore::new();
+    let target = WriteTarget {
+        schema: Arc::clone(&fixture.schema),
+        partition: Partition::unpartitioned(),
+        bucket: 0,
+        total_buckets: -1,
+        first_sequence_number: 0,
+    };
+    let options = fixture.options.clone();
+    let mut writer = DataFileWriter::new(target, options, store.clone(), Path::from("t")).unwrap();
+    writer.write(noise(&fixture, 2)).await.unwrap();
+    {
+        let mut write = Box::pin(writer.write(noise(&fixture, 2)));
+        let _ = futures::poll!(&mut write);
+    }
+    writer.abort().await.unwrap();
+    let calls = store.take_calls();
+    let count = |verb: &str| calls.iter().filter(|call| call.starts_with(verb)).count();
+    assert_eq!((count("begin"), count("abort")), (1, 1), "{calls:?}");
 }

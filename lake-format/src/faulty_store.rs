@@ -10,13 +10,13 @@ use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{
     CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, Result, UploadPart,
 };
 use parking_lot::Mutex;
 
 /// What happens to one call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     /// The request is lost.
     Before,
     /// The reply is lost.
@@ -27,9 +27,9 @@ pub(super) enum Fault {
 
 type Choose = Box<dyn FnMut(usize, &str, &Path) -> Option<Fault> + Send>;
 
-pub(super) struct FaultyStore {
+pub(crate) struct FaultyStore {
     inner: Arc<InMemory>,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
 }
 
 struct State {
@@ -38,25 +38,25 @@ struct State {
 }
 
 impl FaultyStore {
-    pub(super) fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         let state = State {
             calls: Vec::new(),
             choose: Box::new(|_, _, _| None),
         };
         Arc::new(Self {
             inner: Arc::new(InMemory::new()),
-            state: Mutex::new(state),
+            state: Arc::new(Mutex::new(state)),
         })
     }
 
     /// The same objects without faults.
-    pub(super) fn sound(&self) -> Arc<InMemory> {
+    pub(crate) fn sound(&self) -> Arc<InMemory> {
         Arc::clone(&self.inner)
     }
 
     /// From now on `choose` decides, by number of the call, its verb and its path. Forgets the
     /// calls so far.
-    pub(super) fn inject(
+    pub(crate) fn inject(
         &self,
         choose: impl FnMut(usize, &str, &Path) -> Option<Fault> + Send + 'static,
     ) {
@@ -67,15 +67,58 @@ impl FaultyStore {
     }
 
     /// The calls since the last time this was asked.
-    pub(super) fn take_calls(&self) -> Vec<String> {
+    pub(crate) fn take_calls(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().calls)
     }
 
     fn call(&self, verb: &str, path: &Path) -> Option<Fault> {
-        let mut state = self.state.lock();
-        let number = state.calls.len();
-        state.calls.push(format!("{verb} {path}"));
-        (state.choose)(number, verb, path)
+        call(&self.state, verb, path)
+    }
+}
+
+fn call(state: &Mutex<State>, verb: &str, path: &Path) -> Option<Fault> {
+    let mut state = state.lock();
+    let number = state.calls.len();
+    state.calls.push(format!("{verb} {path}"));
+    (state.choose)(number, verb, path)
+}
+
+/// An upload in parts; its verbs are `begin`, `part`, `complete` and `abort`.
+#[derive(Debug)]
+struct FaultyUpload {
+    inner: Box<dyn MultipartUpload>,
+    path: Path,
+    state: Arc<Mutex<State>>,
+}
+
+#[async_trait]
+impl MultipartUpload for FaultyUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        match call(&self.state, "part", &self.path) {
+            None => self.inner.put_part(data),
+            Some(_) => Box::pin(async { Err(lost()) }),
+        }
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        match call(&self.state, "complete", &self.path) {
+            None => self.inner.complete().await,
+            Some(Fault::Before) => Err(lost()),
+            Some(_) => self.inner.complete().await.and(Err(lost())),
+        }
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        match call(&self.state, "abort", &self.path) {
+            None => self.inner.abort().await,
+            Some(_) => Err(lost()),
+        }
+    }
+}
+
+impl fmt::Debug for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("State")
     }
 }
 
@@ -134,7 +177,14 @@ impl ObjectStore for FaultyStore {
         path: &Path,
         options: PutMultipartOptions,
     ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(path, options).await
+        if self.call("begin", path).is_some() {
+            return Err(lost());
+        }
+        Ok(Box::new(FaultyUpload {
+            inner: self.inner.put_multipart_opts(path, options).await?,
+            path: path.clone(),
+            state: Arc::clone(&self.state),
+        }))
     }
 
     async fn get_opts(&self, path: &Path, options: GetOptions) -> Result<GetResult> {
