@@ -210,10 +210,16 @@ pub enum Error {
         what: String,
     },
     /// The lake has a table of this name that can't take these rows.
-    #[error("the lake already has a table {path}: {reason}")]
+    #[error(
+        "the lake already has a table at {folder} in the warehouse, which can't take the rows of \
+         {path}: {reason}; move that folder away, or name another lake table with \
+         table.datalake.table-name"
+    )]
     LakeTableAlreadyExist {
         /// The table, by its Fluss name.
         path: TablePath,
+        /// The lake table's folder, from the warehouse on.
+        folder: String,
         /// Why it can't be used.
         reason: String,
     },

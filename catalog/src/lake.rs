@@ -126,6 +126,7 @@ impl PaimonCatalog {
     ) -> Result<()> {
         let exists = |reason: String| Error::LakeTableAlreadyExist {
             path: path.clone(),
+            folder: lake_table.root().to_string(),
             reason,
         };
         let schema = lake_table

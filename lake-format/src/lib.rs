@@ -50,7 +50,7 @@ pub use read::{BatchStream, Filter, Split};
 pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};
 pub use snapshot::{BATCH_COMMIT_IDENTIFIER, CommitKind, SNAPSHOT_VERSION, Snapshot};
 pub use stats::{ColumnStats, SimpleStats, StatsCollector, ValueStats};
-pub use store::open_warehouse;
+pub use store::{open_existing_warehouse, open_warehouse};
 pub use table::Table;
 pub use types::{DataField, DataType, TypeKind};
 pub use write::{CommitMessage, DataFileWriter, DictionaryChoice, WriteTarget, WriterOptions};

@@ -48,6 +48,30 @@ pub fn open_warehouse(
     }
 }
 
+/// Opens a warehouse that must be there, as [`open_warehouse`] does, but makes no folder: for those
+/// who only read.
+///
+/// # Errors
+/// As [`open_warehouse`], and [`Error::NotFound`] naming the URL if a local folder is missing.
+pub fn open_existing_warehouse(
+    url: &str,
+    options: &BTreeMap<String, String>,
+) -> Result<(Arc<dyn ObjectStore>, Path)> {
+    let folder = match url.split_once("://") {
+        None => Some(std::path::PathBuf::from(url)),
+        Some(("file", _)) => parse(url)?.to_file_path().ok(),
+        Some(_) => None,
+    };
+    match folder.map(std::fs::metadata).transpose() {
+        Ok(Some(found)) if !found.is_dir() => Err(unsupported(url, "it is no folder")),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::NotFound {
+            path: format!("warehouse `{url}`"),
+        }),
+        // What else can be wrong with it, opening it tells.
+        Ok(_) | Err(_) => open_warehouse(url, options),
+    }
+}
+
 /// Checks that the warehouse takes writes and refuses to create an object twice, with one small
 /// object that is deleted again. `name` makes the object unique, such as a UUID.
 ///
@@ -179,6 +203,24 @@ mod tests {
             .unwrap();
         assert_eq!(found, "1");
         assert!(by_url.to_string().starts_with("DurableLocal"));
+    }
+
+    #[test]
+    fn a_reader_makes_no_folder_and_a_missing_warehouse_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let missing = dir.path().join("lake");
+        let url = Url::from_file_path(&missing).unwrap().to_string();
+        for url in [missing.to_str().unwrap(), &url] {
+            let error = open_existing_warehouse(url, &BTreeMap::new()).unwrap_err();
+            assert!(matches!(error, Error::NotFound { .. }), "{error}");
+            assert!(error.to_string().contains(url), "{error}");
+            assert!(!missing.exists());
+        }
+        let file = dir.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        let error = open_existing_warehouse(file.to_str().unwrap(), &BTreeMap::new());
+        assert!(error.unwrap_err().to_string().ends_with("it is no folder"));
+        open_existing_warehouse(dir.path().to_str().unwrap(), &BTreeMap::new()).unwrap();
     }
 
     #[tokio::test]

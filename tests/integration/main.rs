@@ -12,6 +12,7 @@
 mod audit;
 mod bad_input;
 mod bucket_count;
+mod command_line;
 mod refused_start;
 mod restart;
 mod retention;

@@ -4,6 +4,7 @@
 
 pub mod columns;
 pub mod connect;
+pub mod create;
 pub mod exit;
 pub mod lake;
 pub mod load;
@@ -70,13 +71,21 @@ pub enum Command {
     )]
     Load(Load),
     /// Lists, shows, creates, alters and drops tables of a cluster.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  weir table list\n  weir table show demo.lineitem"
+    )]
     Table(TableCommand),
     /// Shows every table that the daemon tiers: state, lag, last round, last error.
-    #[command(after_help = "Example:\n  weir status --json")]
+    #[command(
+        after_help = "Examples:\n  weir status --json\n  weir status --tier-now demo.lineitem\n\nTables without table.datalake.enabled=true are not tiered and not shown: `weir table list` has all."
+    )]
     Status(Status),
     /// Looks into the lake.
-    #[command(subcommand)]
+    #[command(
+        subcommand,
+        after_help = "Examples:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
+    )]
     Lake(LakeCommand),
     /// Audits a lake table against the log it came from.
     #[command(
@@ -93,6 +102,7 @@ pub struct Cluster {
         long,
         env = "WEIR_BOOTSTRAP",
         value_delimiter = ',',
+        value_parser = address,
         default_value = "127.0.0.1:9123"
     )]
     pub bootstrap: Vec<String>,
@@ -122,7 +132,7 @@ pub struct Common {
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = setting)]
     pub options: Vec<(String, String)>,
     /// Health, metrics and the page.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9180")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:9180")]
     pub http: String,
 }
 
@@ -139,7 +149,7 @@ pub struct Serving {
     #[arg(long)]
     pub remote: Option<String>,
     /// The coordinator's address; tablet servers take the next ports, port 0 a free one each.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9123")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:9123")]
     pub listen: String,
     /// The host that clients are told; the listen host if not given.
     #[arg(long, value_name = "HOST")]
@@ -159,7 +169,7 @@ pub struct Up {
     #[command(flatten)]
     pub common: Common,
     /// The control API.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9181")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:9181")]
     pub grpc: String,
 }
 
@@ -187,7 +197,7 @@ pub struct Tier {
     #[command(flatten)]
     pub common: Common,
     /// The control API.
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9181")]
+    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:9181")]
     pub grpc: String,
 }
 
@@ -211,9 +221,11 @@ pub struct Load {
     /// The table, `DATABASE.TABLE`.
     #[arg(long)]
     pub table: TablePath,
-    /// A file (`.parquet`, `.csv` with a header, `.jsonl`) or `tpch:TABLE[:SCALE]`.
+    /// A file (`.parquet`, `.csv` with a header, `.jsonl`) or `tpch:TABLE[:SCALE]`. Columns are
+    /// found by name; those of CSV and JSON are read as the table's types.
     pub source: String,
-    /// Creates database and table, with the columns of the source, where they are missing.
+    /// Creates database and table, with the columns of the source, where they are missing. A table
+    /// that is there must be as the options say.
     #[arg(long)]
     pub create: bool,
     /// With --create: the partition column, or columns separated by commas.
@@ -231,9 +243,9 @@ pub struct Load {
     /// With --create: keeps the table out of the lake.
     #[arg(long, requires = "create")]
     pub no_lake: bool,
-    /// With --create: how far the lake may lag, for example `5s`.
-    #[arg(long, requires = "create", default_value = "5s")]
-    pub freshness: String,
+    /// With --create: how far the lake may lag, for example `30s`; 5 s for a new table if not given.
+    #[arg(long, requires = "create", conflicts_with = "no_lake")]
+    pub freshness: Option<String>,
     /// Remembers what was acknowledged: the same command again goes on where it stopped and sends
     /// the same bytes.
     #[arg(long, value_name = "FILE")]
@@ -357,11 +369,12 @@ pub struct TableDrop {
 /// `weir status`.
 #[derive(Args, Clone, Debug)]
 pub struct Status {
-    /// The daemon's control API.
+    /// The daemon's control API, `HOST:PORT` or `http://HOST:PORT`.
     #[arg(
         long,
         env = "WEIR_GRPC",
         value_name = "HOST:PORT",
+        value_parser = http_address,
         default_value = "127.0.0.1:9181"
     )]
     pub grpc: String,
@@ -389,12 +402,12 @@ pub enum LakeCommand {
     Snapshots(LakeTarget),
     /// Lists the live files of a snapshot.
     #[command(
-        after_help = "Example:\n  weir lake files demo.lineitem --warehouse ./weir-data/lake --json"
+        after_help = "Example:\n  weir lake files demo.lineitem --warehouse ./weir-data/lake --json\n\nOF is the bucket count a file was written under. BUCKET `none` (in JSON: bucket 0 of -1) is a table\nwithout bucket key: its lake table has no buckets, whatever its log has."
     )]
     Files(LakeTarget),
     /// Lists the partitions of a snapshot: rows, files, bytes, buckets.
     #[command(
-        after_help = "Example:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake"
+        after_help = "Example:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n\nBUCKETS `none` (in JSON: -1) is a table without bucket key: its lake table has no buckets,\nwhatever its log has."
     )]
     Partitions(LakeTarget),
     /// Prints the rows of a snapshot.
@@ -402,27 +415,35 @@ pub enum LakeCommand {
         after_help = "Example:\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
     )]
     Cat(LakeCat),
-    /// Checks the table's metadata against its files.
+    /// Checks the table's metadata against its files, of all its snapshots.
     #[command(
         after_help = "Example:\n  weir lake check demo.lineitem --warehouse ./weir-data/lake"
     )]
-    Check(LakeTarget),
+    Check(LakeTable),
 }
 
 /// A table of the lake.
 #[derive(Args, Clone, Debug)]
-pub struct LakeTarget {
+pub struct LakeTable {
     /// The table, `DATABASE.TABLE`.
     pub table: TablePath,
     /// The lake.
     #[command(flatten)]
     pub warehouse: Warehouse,
-    /// This snapshot instead of the newest.
-    #[arg(long)]
-    pub snapshot: Option<i64>,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,
+}
+
+/// A table of the lake at one of its snapshots.
+#[derive(Args, Clone, Debug)]
+pub struct LakeTarget {
+    /// The table.
+    #[command(flatten)]
+    pub table: LakeTable,
+    /// This snapshot instead of the newest.
+    #[arg(long)]
+    pub snapshot: Option<i64>,
 }
 
 /// `weir lake cat`.
@@ -455,6 +476,25 @@ pub struct Verify {
     pub json: bool,
 }
 
+/// `HOST:PORT`; `[HOST]:PORT` for IPv6.
+fn address(text: &str) -> Result<String, String> {
+    let parts = text.rsplit_once(':').filter(|(host, port)| {
+        let bracketed = host.starts_with('[') && host.ends_with(']');
+        let plain = !host.is_empty() && !host.contains([':', '/']);
+        (bracketed || plain) && port.parse::<u16>().is_ok()
+    });
+    match parts {
+        Some(_) => Ok(text.to_owned()),
+        None => Err(format!("`{text}` is no address: write HOST:PORT")),
+    }
+}
+
+/// `HOST:PORT` with or without the scheme that browsers put before it.
+fn http_address(text: &str) -> Result<String, String> {
+    let bare = text.strip_prefix("http://").unwrap_or(text);
+    address(bare.strip_suffix('/').unwrap_or(bare))
+}
+
 fn setting(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
@@ -475,20 +515,52 @@ mod tests {
     #[test]
     fn every_command_shows_an_example() {
         fn check(command: &clap::Command) {
-            if command.get_subcommands().next().is_none() {
-                let help = command
-                    .get_after_help()
-                    .map(ToString::to_string)
-                    .unwrap_or_default();
-                assert!(
-                    help.contains("weir "),
-                    "{} has no example",
-                    command.get_name()
-                );
+            let help = command
+                .get_after_help()
+                .map(ToString::to_string)
+                .unwrap_or_default();
+            let examples: Vec<_> = help.lines().filter(|l| l.starts_with("  weir ")).collect();
+            assert!(
+                !examples.is_empty(),
+                "{} has no example",
+                command.get_name()
+            );
+            for example in examples {
+                let words = example
+                    .split_whitespace()
+                    .map(|word| word.trim_matches('\''));
+                let parsed = Cli::try_parse_from(words);
+                // Quotes hold words together only in a shell.
+                if !example.contains('\'') {
+                    parsed.unwrap_or_else(|error| panic!("{example}: {error}"));
+                }
             }
             command.get_subcommands().for_each(check);
         }
         check(&Cli::command());
+    }
+
+    #[test]
+    fn an_address_is_a_host_and_a_port_and_the_control_api_takes_a_scheme_too() {
+        for good in ["127.0.0.1:0", "fluss-1:9123", "[::1]:9181"] {
+            assert_eq!(address(good).unwrap(), good);
+            for url in [format!("http://{good}"), format!("http://{good}/")] {
+                assert_eq!(http_address(&url).unwrap(), good);
+            }
+        }
+        for bad in [
+            "host",
+            "host:",
+            ":1",
+            "host:70000",
+            "::1:9181",
+            "ftp://host:1",
+        ] {
+            assert_eq!(
+                http_address(bad).unwrap_err(),
+                format!("`{bad}` is no address: write HOST:PORT")
+            );
+        }
     }
 
     #[test]

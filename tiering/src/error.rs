@@ -114,8 +114,18 @@ pub enum Error {
         table: TablePath,
         source: weir_lake_format::Error,
     },
+    /// The warehouse has no such table.
+    #[error(
+        "there is no lake table of {table}: {folder} is not in warehouse {warehouse}; is the warehouse \
+         that of the cluster, and the lake enabled for the table?"
+    )]
+    NoLakeTable {
+        table: TablePath,
+        folder: String,
+        warehouse: String,
+    },
     /// The warehouse can't be opened.
-    #[error("warehouse {url}")]
+    #[error("{source}")]
     Warehouse {
         url: String,
         source: weir_lake_format::Error,
@@ -322,6 +332,7 @@ impl Error {
             | Error::Column { .. }
             | Error::Schema { .. }
             | Error::Unsupported { .. }
+            | Error::NoLakeTable { .. }
             | Error::LakeBehind { .. }
             | Error::LakeConflict { .. }
             | Error::ForeignHistory { .. }
@@ -329,13 +340,16 @@ impl Error {
         }
     }
 
-    /// The error with its chain of sources in one line.
+    /// The error with its chain of sources in one line, each said once.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
         let mut source = std::error::Error::source(self);
         while let Some(error) = source {
-            text.push_str(": ");
-            text.push_str(&error.to_string());
+            let cause = error.to_string();
+            if !text.contains(&cause) {
+                text.push_str(": ");
+                text.push_str(&cause);
+            }
             source = error.source();
         }
         text

@@ -139,8 +139,8 @@ fn refusal(error: &Error) -> Status {
     match error {
         Error::UnknownTable { .. } => Status::not_found(error.to_string()),
         Error::Stopped => Status::unavailable(error.to_string()),
-        _ if error.is_retriable() => Status::unavailable(error.to_string()),
-        _ => Status::failed_precondition(error.to_string()),
+        _ if error.is_retriable() => Status::unavailable(error.chain()),
+        _ => Status::failed_precondition(error.chain()),
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 use weir_lake_format::paths::table_path;
-use weir_lake_format::store::open_warehouse;
+use weir_lake_format::store::{open_existing_warehouse, open_warehouse};
 use weir_lake_format::write::CommitMessage;
 use weir_lake_format::{BucketMode, Partition, Table, TableOptions, TableSchema};
 use weir_lake_format::{Datum as LakeDatum, Timestamp};
@@ -29,6 +29,8 @@ const TABLE_NAME: &str = "table.datalake.table-name";
 pub struct Warehouse {
     store: Arc<dyn ObjectStore>,
     root: Path,
+    /// How a person knows it.
+    name: String,
 }
 
 /// An open lake table, with its schema as of the round's begin.
@@ -45,7 +47,8 @@ pub struct LakeTable {
 impl Warehouse {
     /// A warehouse in a store that is open already.
     pub fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
-        Self { store, root }
+        let name = store.to_string();
+        Self { store, root, name }
     }
 
     /// Opens the warehouse at `url` with options of its store.
@@ -57,14 +60,29 @@ impl Warehouse {
             url: url.to_owned(),
             source,
         })?;
-        Ok(Self { store, root })
+        let name = url.to_owned();
+        Ok(Self { store, root, name })
+    }
+
+    /// Opens the warehouse at `url`, which must be there, for reading.
+    ///
+    /// # Errors
+    /// As [`Warehouse::open`], and if it is a local folder that is missing.
+    pub fn open_existing(url: &str) -> Result<Self> {
+        let opened = open_existing_warehouse(url, &BTreeMap::new());
+        let (store, root) = opened.map_err(|source| Error::Warehouse {
+            url: url.to_owned(),
+            source,
+        })?;
+        let name = url.to_owned();
+        Ok(Self { store, root, name })
     }
 
     /// The lake table of `path`, which the cluster made when tiering was enabled.
     ///
     /// # Errors
-    /// [`Error::Lake`] if it does not exist or can't be read; [`Error::Unsupported`] if it is no
-    /// append table.
+    /// [`Error::NoLakeTable`] if it does not exist, [`Error::Lake`] if it can't be read;
+    /// [`Error::Unsupported`] if it is no append table.
     pub async fn table(
         &self,
         path: &TablePath,
@@ -77,9 +95,16 @@ impl Warehouse {
         let database = properties.get(DATABASE_NAME).unwrap_or(&path.database);
         let name = properties.get(TABLE_NAME).unwrap_or(&path.table);
         let root = table_path(&self.root, database, name).map_err(lake)?;
-        let table = Table::open(Arc::clone(&self.store), root)
+        let table = Table::open(Arc::clone(&self.store), root.clone())
             .await
-            .map_err(lake)?;
+            .map_err(|source| match source {
+                weir_lake_format::Error::NotFound { .. } => Error::NoLakeTable {
+                    table: path.clone(),
+                    folder: root.to_string(),
+                    warehouse: self.name.clone(),
+                },
+                source => lake(source),
+            })?;
         let schema = Arc::new(table.latest_schema().await.map_err(lake)?);
         if schema.is_primary_key_table() {
             let reason = "its lake table has a primary key; only log tables are tiered";

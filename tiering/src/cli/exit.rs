@@ -51,6 +51,15 @@ impl Failure {
         }
     }
 
+    /// The same failure in other words.
+    #[must_use]
+    pub fn reworded(self, words: impl FnOnce(String) -> String) -> Self {
+        Self {
+            message: words(self.message),
+            kind: self.kind,
+        }
+    }
+
     /// The exit code.
     pub fn code(&self) -> ExitCode {
         ExitCode::from(match self.kind {

@@ -9,7 +9,7 @@ use weir_lake_format::{Filter, Partition, Snapshot, Split, Table, TableSchema, c
 use super::connect::lake_table;
 use super::exit::{Failure, Outcome};
 use super::output::{Align, Columns, count, print, print_json, size};
-use super::{LakeCat, LakeCommand, LakeTarget};
+use super::{LakeCat, LakeCommand, LakeTable, LakeTarget};
 
 /// Runs a subcommand.
 ///
@@ -21,18 +21,50 @@ pub async fn run(command: LakeCommand) -> Outcome {
         LakeCommand::Files(target) => files(target).await,
         LakeCommand::Partitions(target) => partitions(target).await,
         LakeCommand::Cat(arguments) => cat(arguments).await,
-        LakeCommand::Check(target) => check(target).await,
+        LakeCommand::Check(table) => check(table).await,
     }
 }
 
 async fn open(target: &LakeTarget) -> Outcome<Table> {
-    lake_table(&target.warehouse, &target.table).await
+    lake_table(&target.table.warehouse, &target.table.table).await
+}
+
+/// A snapshot that was asked for by its id.
+async fn wanted_snapshot(target: &LakeTarget, table: &Table, id: i64) -> Outcome<Snapshot> {
+    match table.snapshot(id).await {
+        Ok(snapshot) => Ok(snapshot),
+        Err(weir_lake_format::Error::NotFound { .. }) => {
+            let ids = table.snapshot_ids().await.map_err(Failure::error)?;
+            let there = match (ids.first(), ids.last()) {
+                (Some(first), Some(last)) => format!("those there are go from {first} to {last}"),
+                _ => "it has none yet".to_owned(),
+            };
+            let path = &target.table.table;
+            Err(Failure::failed(format!(
+                "{path} has no snapshot {id}: {there}"
+            )))
+        }
+        Err(error) => Err(Failure::error(error)),
+    }
+}
+
+/// What stands for a bucket or a bucket count of a table without bucket key.
+const NO_BUCKETS: &str = "none";
+
+/// A file's bucket and the count it was written under. A table without bucket key has no buckets
+/// in the lake: the format says 0 of -1.
+fn bucket_text(bucket: i32, total_buckets: i32) -> (String, String) {
+    if total_buckets < 0 {
+        (NO_BUCKETS.to_owned(), String::new())
+    } else {
+        (bucket.to_string(), total_buckets.to_string())
+    }
 }
 
 /// The wanted snapshot; `None` if the table has none.
 async fn snapshot(target: &LakeTarget, table: &Table) -> Outcome<Option<Snapshot>> {
     match target.snapshot {
-        Some(id) => table.snapshot(id).await.map(Some).map_err(Failure::error),
+        Some(id) => wanted_snapshot(target, table, id).await.map(Some),
         None => table.latest_snapshot().await.map_err(Failure::error),
     }
 }
@@ -57,15 +89,16 @@ fn partition_name(partition: &Partition, schema: &TableSchema) -> String {
 
 async fn snapshots(target: LakeTarget) -> Outcome {
     let table = open(&target).await?;
-    let ids = match target.snapshot {
-        Some(id) => vec![id],
-        None => table.snapshot_ids().await.map_err(Failure::error)?,
-    };
-    let mut all = Vec::with_capacity(ids.len());
-    for id in ids {
-        all.push(table.snapshot(id).await.map_err(Failure::error)?);
+    let mut all = Vec::new();
+    match target.snapshot {
+        Some(id) => all.push(wanted_snapshot(&target, &table, id).await?),
+        None => {
+            for id in table.snapshot_ids().await.map_err(Failure::error)? {
+                all.push(table.snapshot(id).await.map_err(Failure::error)?);
+            }
+        }
     }
-    if target.json {
+    if target.table.json {
         return print_json(&all);
     }
     let mut columns = Columns::new(&[
@@ -103,7 +136,7 @@ async fn files(target: LakeTarget) -> Outcome {
     let rows = splits
         .iter()
         .flat_map(|split| split.files.iter().map(move |file| (split, file)));
-    if target.json {
+    if target.table.json {
         let documents: Vec<_> = rows
             .map(|(split, file)| {
                 json!({
@@ -131,10 +164,11 @@ async fn files(target: LakeTarget) -> Outcome {
         ("FILE", Align::Left),
     ]);
     for (split, file) in rows {
+        let (bucket, total_buckets) = bucket_text(split.bucket, split.total_buckets);
         columns.row([
             partition_name(&split.partition, &schema),
-            split.bucket.to_string(),
-            split.total_buckets.to_string(),
+            bucket,
+            total_buckets,
             count(file.row_count),
             size(file.file_size.unsigned_abs()),
             file.schema_id.to_string(),
@@ -179,7 +213,7 @@ async fn partitions(target: LakeTarget) -> Outcome {
             .sum::<u64>();
         sum.total_buckets = split.total_buckets;
     }
-    if target.json {
+    if target.table.json {
         let documents: Vec<_> = sums
             .iter()
             .map(|(name, sum)| {
@@ -212,7 +246,11 @@ async fn partitions(target: LakeTarget) -> Outcome {
             count(sum.rows),
             count(files),
             size(sum.bytes),
-            sum.total_buckets.to_string(),
+            if sum.total_buckets < 0 {
+                NO_BUCKETS.to_owned()
+            } else {
+                sum.total_buckets.to_string()
+            },
             id,
         ]);
     }
@@ -239,8 +277,9 @@ async fn cat(arguments: LakeCat) -> Outcome {
                     .find(|field| field.name == **name)
                     .cloned()
             };
-            let missing =
-                |name: &&str| Failure::usage(format!("{} has no column `{name}`", target.table));
+            let missing = |name: &&str| {
+                Failure::usage(format!("{} has no column `{name}`", target.table.table))
+            };
             names
                 .iter()
                 .map(|name| field(name).ok_or_else(|| missing(name)))
@@ -256,7 +295,8 @@ async fn cat(arguments: LakeCat) -> Outcome {
         while let Some(batch) = batches.try_next().await.map_err(Failure::error)? {
             let batch = batch.slice(0, left.min(batch.num_rows()));
             left -= batch.num_rows();
-            let lines = canonical_json::rows(&batch, &fields).map_err(Failure::error)?;
+            let lines =
+                canonical_json::rows_by_precision(&batch, &fields).map_err(Failure::error)?;
             print(
                 &lines
                     .into_iter()
@@ -271,8 +311,8 @@ async fn cat(arguments: LakeCat) -> Outcome {
     Ok(())
 }
 
-async fn check(target: LakeTarget) -> Outcome {
-    let table = open(&target).await?;
+async fn check(target: LakeTable) -> Outcome {
+    let table = lake_table(&target.warehouse, &target.table).await?;
     let problems = table.check().await.map_err(Failure::error)?;
     if target.json {
         print_json(&problems.iter().map(ToString::to_string).collect::<Vec<_>>())?;
@@ -288,5 +328,16 @@ async fn check(target: LakeTarget) -> Outcome {
             "{}: {found} problems",
             target.table
         ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_table_without_buckets_is_shown_no_number_as_a_bucket() {
+        assert_eq!(bucket_text(0, -1), ("none".to_owned(), String::new()));
+        assert_eq!(bucket_text(0, 4), ("0".to_owned(), "4".to_owned()));
     }
 }

@@ -9,6 +9,8 @@ use super::output::count;
 
 /// How often a plain line is written.
 const EVERY: Duration = Duration::from_secs(5);
+/// How often trouble is told.
+const TROUBLE_EVERY: Duration = Duration::from_secs(10);
 
 /// Counts rows.
 #[derive(Debug)]
@@ -17,6 +19,7 @@ pub struct Progress {
     rows: u64,
     started: Instant,
     shown: Instant,
+    told: Option<Instant>,
     bar: Option<ProgressBar>,
 }
 
@@ -43,6 +46,7 @@ impl Progress {
             rows: 0,
             started: now,
             shown: now,
+            told: None,
             bar,
         }
     }
@@ -58,6 +62,21 @@ impl Progress {
             }
             None => {}
         }
+    }
+
+    /// Tells of trouble, above the bar if there is one; not every time. Whether it did.
+    pub fn warn(&mut self, trouble: &str, now: Instant) -> bool {
+        let silent = |told| now.saturating_duration_since(told) < TROUBLE_EVERY;
+        if self.told.is_some_and(silent) {
+            return false;
+        }
+        self.told = Some(now);
+        let tell = || tracing::warn!("{}: {trouble}", self.what);
+        match &self.bar {
+            Some(bar) => bar.suspend(tell),
+            None => tell(),
+        }
+        true
     }
 
     /// Ends the bar; says how many rows there were and how fast they went.
@@ -77,5 +96,21 @@ impl Progress {
             count(self.rows),
             count(per_second)
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn trouble_is_told_at_once_and_then_now_and_then() {
+        let mut progress = Progress::new("loading", None);
+        let start = Instant::now();
+        let told: Vec<_> = [0, 1, 9, 10, 11, 20]
+            .into_iter()
+            .filter(|second| progress.warn("disk full", start + Duration::from_secs(*second)))
+            .collect();
+        assert_eq!(told, [0, 10, 20]);
     }
 }

@@ -22,8 +22,9 @@ impl Settings {
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?;
-                text.parse::<Table>()
-                    .map_err(|error| Failure::usage(format!("{}: {error}", path.display())))?
+                text.parse::<Table>().map_err(|error| {
+                    Failure::usage(format!("{}: {}", path.display(), one_line(&error)))
+                })?
             }
             None => Table::new(),
         };
@@ -42,9 +43,9 @@ impl Settings {
             .table
             .remove(section)
             .unwrap_or_else(|| Value::Table(Table::new()));
-        value
-            .try_into()
-            .map_err(|error| Failure::usage(format!("settings of `{section}`: {error}")))
+        value.try_into().map_err(|error| {
+            Failure::usage(format!("settings of `{section}`: {}", one_line(&error)))
+        })
     }
 
     /// What is left, as a type of its own.
@@ -54,7 +55,7 @@ impl Settings {
     pub fn rest<T: DeserializeOwned>(self) -> Outcome<T> {
         Value::Table(self.table)
             .try_into()
-            .map_err(|error| Failure::usage(format!("settings: {error}")))
+            .map_err(|error| Failure::usage(format!("settings: {}", one_line(&error))))
     }
 
     /// Refuses what no part has taken.
@@ -67,6 +68,17 @@ impl Settings {
             None => Ok(()),
         }
     }
+}
+
+/// The parser's words, which it spreads over lines.
+fn one_line(error: &toml::de::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<_> = text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    lines.join(" ")
 }
 
 /// Sets a dotted key. A value that is no TOML value is text.
@@ -126,7 +138,7 @@ mod tests {
             .take::<DaemonConfig>("tiering")
             .unwrap_err()
             .to_string();
-        assert!(error.contains("memroy"), "{error}");
+        assert!(error.contains("memroy") && !error.contains('\n'), "{error}");
         let error = settings(&[("nonsense", "1")])
             .unwrap()
             .refuse_rest()

@@ -27,29 +27,34 @@ pub async fn run(arguments: Status) -> Outcome {
             .tier_now(request(path))
             .await
             .map(drop)
-            .map_err(|status| failure(&status));
+            .map_err(|status| failure(&arguments.grpc, &status));
     }
     if let Some(path) = &arguments.pause {
         return client
             .pause(request(path))
             .await
             .map(drop)
-            .map_err(|status| failure(&status));
+            .map_err(|status| failure(&arguments.grpc, &status));
     }
     if let Some(path) = &arguments.resume {
         return client
             .resume(request(path))
             .await
             .map(drop)
-            .map_err(|status| failure(&status));
+            .map_err(|status| failure(&arguments.grpc, &status));
     }
     let answer = client.list_tables(ListTablesRequest::default()).await;
     let tables = answer
-        .map_err(|status| failure(&status))?
+        .map_err(|status| failure(&arguments.grpc, &status))?
         .into_inner()
         .tables;
     if arguments.json {
         return print_json(&tables.iter().map(document).collect::<Vec<_>>());
+    }
+    if tables.is_empty() {
+        tracing::info!(
+            "the daemon has no table yet: it tiers those with table.datalake.enabled=true"
+        );
     }
     table(&tables).print()
 }
@@ -74,11 +79,19 @@ fn request(path: &TablePath) -> TableRequest {
     }
 }
 
-fn failure(status: &tonic::Status) -> Failure {
+/// What the daemon said; what a stranger at that address said is of no use to anybody.
+fn failure(address: &str, status: &tonic::Status) -> Failure {
+    let stranger = || {
+        format!(
+            "{address} does not answer as a daemon does: is it the `grpc=` address that `weir up` \
+             or `weir tier` shows?"
+        )
+    };
     match status.code() {
-        Code::Unavailable | Code::DeadlineExceeded | Code::Cancelled => {
-            Failure::try_again(status.message())
-        }
+        Code::DeadlineExceeded => Failure::try_again(format!("{address} does not answer")),
+        Code::Unavailable => Failure::try_again(status.message()),
+        Code::Cancelled => Failure::try_again(stranger()),
+        Code::Unknown | Code::Internal | Code::Unimplemented => Failure::failed(stranger()),
         _ => Failure::failed(status.message()),
     }
 }

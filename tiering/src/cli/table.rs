@@ -6,12 +6,13 @@ use serde_json::json;
 use weir_protocol::client::admin::{PartitionInfo, TableChanges, TableInfo};
 use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
 use weir_protocol::client::{Client, Error};
-use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
+use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{BucketId, TablePath, TotalBuckets};
 use weir_protocol::schema::Schema;
 
 use super::columns::{parse, type_text};
 use super::connect::{cluster, failure};
+use super::create::{Created, create as create_table};
 use super::exit::{Failure, Outcome};
 use super::output::{Align, Columns, count, print, print_json};
 use super::{TableAlter, TableCommand, TableCreate, TableDrop, TableList, TableTarget};
@@ -87,7 +88,8 @@ fn is_missing(error: &Error) -> bool {
     error.code() == Some(weir_protocol::error_code::ErrorCode::TableNotExist)
 }
 
-fn in_lake(descriptor: &TableDescriptor) -> bool {
+/// Whether the table is tiered.
+pub(super) fn in_lake(descriptor: &TableDescriptor) -> bool {
     descriptor
         .properties
         .get("table.datalake.enabled")
@@ -234,16 +236,17 @@ async fn show(arguments: TableTarget) -> Outcome {
         }
     }
     text += &format!(
-        "buckets     {} (layout epoch {})\n",
+        "buckets     {}{} (layout epoch {})\n",
         descriptor.bucket_count.unwrap_or_default(),
+        if descriptor.is_partitioned() {
+            " in each new partition"
+        } else {
+            ""
+        },
         info.bucket_layout_epoch
     );
-    text += &format!(
-        "rows in log {} (offsets {} to {})\n",
-        count(ends - starts),
-        count(starts),
-        count(ends)
-    );
+    let buckets = parts.iter().map(|part| part.offsets.len()).sum();
+    text += &log_text(buckets, starts, ends);
     for (key, value) in shown(&descriptor.properties)
         .into_iter()
         .chain(shown(&descriptor.custom_properties))
@@ -261,6 +264,20 @@ async fn show(arguments: TableTarget) -> Outcome {
         columns.row([column.name.clone(), type_text(&column.ty), comment]);
     }
     columns.print()
+}
+
+/// What the log holds; `starts` and `ends` are sums over all buckets, and no offsets of any of them.
+fn log_text(buckets: usize, starts: i64, ends: i64) -> String {
+    let rows = count(ends - starts);
+    let (starts, ends) = (count(starts), count(ends));
+    match buckets {
+        0 => "rows in log 0 (no partition yet)\n".to_owned(),
+        1 => format!("rows in log {rows} (offsets {starts} to {ends})\n"),
+        _ => format!(
+            "rows in log {rows} (sums over {buckets} buckets: ends {ends}, starts {starts}; \
+             --json has those of each)\n"
+        ),
+    }
 }
 
 fn part_json(part: &Part) -> serde_json::Value {
@@ -333,18 +350,13 @@ async fn create(arguments: TableCreate) -> Outcome {
         properties.insert(key, value);
     }
     let client = cluster(&arguments.cluster).await?;
-    client
-        .create_database(
-            &arguments.table.database,
-            &DatabaseDescriptor::default(),
-            true,
-        )
-        .await
-        .map_err(|error| failure(&error))?;
-    client
-        .create_table(&arguments.table, &descriptor, arguments.if_not_exists)
-        .await
-        .map_err(|error| failure(&error))
+    match create_table(&client, &arguments.table, &descriptor).await? {
+        Created::Before if !arguments.if_not_exists => Err(Failure::failed(format!(
+            "table {} exists already; drop it first, or give --if-not-exists",
+            arguments.table
+        ))),
+        Created::Now { .. } | Created::Before => Ok(()),
+    }
 }
 
 async fn alter(arguments: TableAlter) -> Outcome {
@@ -368,11 +380,39 @@ async fn alter(arguments: TableAlter) -> Outcome {
             changes.set.push((key, value));
         }
     }
+    let nothing = changes.set.is_empty()
+        && changes.reset.is_empty()
+        && changes.add_columns.is_empty()
+        && changes.bucket_count.is_none();
+    if nothing {
+        return Err(Failure::usage(
+            "nothing to change: give --set, --reset or --add-column",
+        ));
+    }
     let client = cluster(&arguments.cluster).await?;
-    client
-        .alter_table(&arguments.table, &changes, false)
+    let path = &arguments.table;
+    let before = client
+        .table_info(path)
         .await
-        .map_err(|error| failure(&error))
+        .map_err(|error| failure(&error))?;
+    client
+        .alter_table(path, &changes, false)
+        .await
+        .map_err(|error| match &error {
+            Error::UnsupportedVersion { .. } if changes.bucket_count.is_some() => Failure::failed(
+                format!("{path}: this cluster can't change bucket.num of a table that exists"),
+            ),
+            error => failure(error),
+        })?;
+    let after = client
+        .table_info(path)
+        .await
+        .map_err(|error| failure(&error))?;
+    if after.descriptor == before.descriptor {
+        print(&format!("{path}: nothing to change\n"))
+    } else {
+        Ok(())
+    }
 }
 
 async fn drop_table(arguments: TableDrop) -> Outcome {
@@ -381,4 +421,20 @@ async fn drop_table(arguments: TableDrop) -> Outcome {
         .drop_table(&arguments.table, arguments.if_exists)
         .await
         .map_err(|error| failure(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_over_buckets_are_not_shown_as_offsets() {
+        assert_eq!(log_text(1, 5, 9), "rows in log 4 (offsets 5 to 9)\n");
+        let text = log_text(4, 1_000, 3_500);
+        assert!(
+            text.starts_with("rows in log 2,500 (sums over 4 buckets: "),
+            "{text}"
+        );
+        assert!(text.contains("ends 3,500, starts 1,000"), "{text}");
+    }
 }

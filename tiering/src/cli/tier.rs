@@ -8,6 +8,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use weir_catalog::clock::SystemClock;
+use weir_lake_format::open_existing_warehouse;
 
 use super::Tier;
 use super::exit::{Failure, Outcome};
@@ -32,6 +33,9 @@ pub async fn run(arguments: Tier) -> Outcome {
         warehouse: arguments.warehouse.warehouse.clone(),
         ..base
     };
+    // The cluster makes its lake tables, so their warehouse is there before its daemon.
+    open_existing_warehouse(&config.warehouse, &config.warehouse_options)
+        .map_err(Failure::error)?;
     let stop = stop_signal()?;
     let http_listener = listen(&arguments.common.http).await?;
     let grpc_listener = listen(&arguments.grpc).await?;

@@ -1,6 +1,5 @@
 //! `weir verify`: the audit of a lake table, for people and scripts.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::exit::{Failure, Outcome, sentence};
@@ -20,7 +19,7 @@ use crate::verify::{Report, audit};
 pub async fn run(arguments: Verify) -> Outcome {
     let client: Arc<dyn TieringClient> = Arc::new(WireCluster::new(&cluster(&arguments.cluster)));
     let url = &arguments.warehouse.warehouse;
-    let warehouse = Warehouse::open(url, &BTreeMap::new()).map_err(|error| failure(&error))?;
+    let warehouse = Warehouse::open_existing(url).map_err(|error| failure(&error))?;
     let report = audit(&client, &warehouse, &arguments.table)
         .await
         .map_err(|error| failure(&error))?;

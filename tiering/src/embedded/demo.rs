@@ -11,7 +11,7 @@ use weir_server::{RunningServer, ServerConfig};
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::output::{count, print};
 use weir_tiering::cli::{
-    Cluster, Demo, LakeCommand, LakeTarget, Load, Warehouse, lake, load, tier, verify,
+    Cluster, Demo, LakeCommand, LakeTable, LakeTarget, Load, Warehouse, lake, load, tier, verify,
 };
 use weir_tiering::cluster::TieringClient;
 use weir_tiering::cluster::wire::WireCluster;
@@ -103,12 +103,14 @@ async fn show(
             count(in_lake)
         ))?;
         let target = LakeTarget {
-            table: path.clone(),
-            warehouse: Warehouse {
-                warehouse: server.warehouse().to_owned(),
+            table: LakeTable {
+                table: path.clone(),
+                warehouse: Warehouse {
+                    warehouse: server.warehouse().to_owned(),
+                },
+                json: false,
             },
             snapshot: None,
-            json: false,
         };
         lake::run(LakeCommand::Partitions(target)).await?;
         let report = audit(&cluster, &warehouse, path)
@@ -145,7 +147,7 @@ async fn load_table(
         primary_key: Vec::new(),
         buckets,
         no_lake: false,
-        freshness: "5s".to_owned(),
+        freshness: None,
         state: None,
     })
     .await

@@ -49,6 +49,8 @@ pub(crate) fn config(flags: &Serving, settings: Settings) -> Outcome<ServerConfi
 
 /// Starts a server.
 pub(crate) async fn start(config: ServerConfig) -> Outcome<RunningServer> {
+    // A taken port is told before the data directory is made; the server binds it for good.
+    drop(listen(&config.listen).await?);
     Server::start(config, Components::default())
         .await
         .map_err(Failure::error)

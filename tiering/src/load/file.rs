@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::csv::reader::Format;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::errors::ParquetError;
@@ -41,6 +41,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A CSV file without a header line.
+    #[error("{}: is empty: a CSV file starts with a line of column names", path.display())]
+    NoHeader {
+        /// The file.
+        path: PathBuf,
+    },
     /// It can't be opened or read.
     #[error("{}: {source}", path.display())]
     Io {
@@ -65,6 +71,21 @@ pub enum Error {
         /// Why.
         source: ArrowError,
     },
+}
+
+impl Kind {
+    /// Whether values of the type are read from the text of such a file.
+    fn reads(self, data_type: &DataType) -> bool {
+        match self {
+            Kind::Parquet => false,
+            Kind::JsonLines => true,
+            Kind::Csv => {
+                data_type.is_numeric()
+                    || data_type.is_temporal()
+                    || matches!(data_type, DataType::Boolean | DataType::Utf8)
+            }
+        }
+    }
 }
 
 impl Source {
@@ -113,11 +134,37 @@ impl Source {
                     })?
             }
         };
-        Ok(Self {
-            path: path.to_owned(),
-            kind,
-            schema,
-        })
+        let path = path.to_owned();
+        if kind == Kind::Csv && schema.fields().is_empty() {
+            return Err(Error::NoHeader { path });
+        }
+        Ok(Self { path, kind, schema })
+    }
+
+    /// Reads the columns of text as these types instead of those that were guessed: the ones of the
+    /// table that they go to. A Parquet file has types of its own and keeps them, as do columns that
+    /// text has no form for. JSON lines may have any of the columns, also beyond the rows that were
+    /// looked at.
+    pub fn read_as(&mut self, types: &Schema) {
+        let mut fields: Vec<Field> = Vec::with_capacity(self.schema.fields().len());
+        for field in self.schema.fields() {
+            let wanted = types.field_with_name(field.name()).ok();
+            let read = wanted
+                .map(Field::data_type)
+                .filter(|data_type| self.kind.reads(data_type))
+                .unwrap_or(field.data_type());
+            fields.push(Field::new(field.name(), read.clone(), true));
+        }
+        if self.kind == Kind::JsonLines {
+            for field in types.fields() {
+                if self.schema.field_with_name(field.name()).is_err() && field.is_nullable() {
+                    fields.push(field.as_ref().clone());
+                }
+            }
+        }
+        if self.kind != Kind::Parquet {
+            self.schema = Arc::new(Schema::new(fields));
+        }
     }
 
     /// The columns.
@@ -156,6 +203,8 @@ impl Source {
             ),
             Kind::JsonLines => Box::new(
                 arrow::json::ReaderBuilder::new(self.schema())
+                    // A column that no row of the sample had is an error, not left out.
+                    .with_strict_mode(true)
                     .with_batch_size(BATCH_ROWS)
                     .build(BufReader::new(file))
                     .map_err(|source| Error::Text {
@@ -177,7 +226,7 @@ fn open(path: &Path) -> Result<File, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::RecordBatch;
+    use arrow::array::{Array as _, AsArray as _, RecordBatch};
 
     fn written(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -214,6 +263,53 @@ mod tests {
         let (_folder, path) = written("a.jsonl", "{\"id\":1}\n{\"id\":2,\"name\":\"two\"}\n");
         let batches = read(&Source::open(&path).unwrap());
         assert_eq!(batches[0].column(1).null_count(), 1);
+    }
+
+    #[test]
+    fn text_is_read_as_the_types_of_its_table() {
+        let types = Schema::new(vec![
+            Field::new("id", DataType::Int32, false),
+            Field::new("price", DataType::Decimal128(10, 2), true),
+            Field::new("day", DataType::Date32, true),
+            Field::new("late", DataType::Utf8, true),
+        ]);
+        let (_a, csv) = written("a.csv", "id,price,day\n1,1.5,2026-11-30\n2,,\n");
+        let (_b, json) = written(
+            "a.jsonl",
+            "{\"id\":1,\"price\":\"1.5\",\"day\":\"2026-11-30\"}\n{\"id\":2}\n",
+        );
+        for path in [csv, json] {
+            let mut source = Source::open(&path).unwrap();
+            source.read_as(&types);
+            let batches = read(&source);
+            assert_eq!(rows(&batches), 2);
+            for name in ["id", "price", "day"] {
+                let found = batches[0].column_by_name(name).unwrap().data_type();
+                assert_eq!(found, types.field_with_name(name).unwrap().data_type());
+            }
+            let price = batches[0].column_by_name("price").unwrap();
+            let price = price.as_primitive::<arrow::datatypes::Decimal128Type>();
+            assert_eq!((price.value(0), price.is_null(1)), (150, true));
+        }
+    }
+
+    #[test]
+    fn a_json_column_that_the_sample_lacks_is_no_silent_loss() {
+        let mut text = "{\"id\":1}\n".repeat(SAMPLE_ROWS);
+        text += "{\"id\":2,\"late\":\"x\"}\n";
+        let (_folder, path) = written("a.jsonl", &text);
+        let mut source = Source::open(&path).unwrap();
+        let failed = source.batches().unwrap().find_map(Result::err);
+        assert!(failed.unwrap().to_string().contains("late"));
+        source.read_as(&Schema::new(vec![Field::new("late", DataType::Utf8, true)]));
+        assert_eq!(rows(&read(&source)), SAMPLE_ROWS + 1);
+    }
+
+    #[test]
+    fn an_empty_csv_file_is_told_to_lack_its_header() {
+        let (_folder, path) = written("a.csv", "");
+        let error = Source::open(&path).unwrap_err().to_string();
+        assert!(error.ends_with("a line of column names"), "{error}");
     }
 
     #[test]

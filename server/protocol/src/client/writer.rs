@@ -296,6 +296,12 @@ impl LogWriter {
         self.ask(Command::UnflushedBatches).await
     }
 
+    /// Why rows are not acknowledged yet: the newest failure of a bucket whose batches are tried
+    /// again. `None` while all goes well.
+    pub async fn trouble(&self) -> Result<Option<Error>, Error> {
+        self.ask(Command::Trouble).await
+    }
+
     /// Flushes and ends the writer.
     ///
     /// # Errors

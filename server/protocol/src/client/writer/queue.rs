@@ -106,6 +106,8 @@ pub(super) struct Queue {
     rest_until: Option<Instant>,
     backoff: Backoff,
     failed: Option<Error>,
+    /// What the newest attempt met, until one succeeds.
+    pub(super) trouble: Option<Error>,
     /// Batches closed since the last flush.
     pub(super) unflushed: usize,
     /// Ask for the leader before the next attempt.
@@ -129,6 +131,7 @@ impl Queue {
             rest_until: None,
             backoff,
             failed: None,
+            trouble: None,
             unflushed: 0,
             wants_leader: false,
         }
@@ -271,6 +274,7 @@ impl Queue {
                 batch.in_doubt |= error.outcome_is_unknown();
                 batch.state = State::Waiting;
                 self.wants_leader |= error.wants_fresh_metadata();
+                self.trouble = Some(error.clone());
                 batch.last_error = Some(error);
                 if !self.draining {
                     self.draining = true;
@@ -279,6 +283,7 @@ impl Queue {
                 return None;
             }
         };
+        self.trouble = None;
         batch.state = State::Done;
         batch.bytes = Bytes::new();
         std::mem::take(&mut batch.waiters).tell(&Ok(Appended {
@@ -361,6 +366,7 @@ impl Queue {
             open.waiters.tell(&Err(after));
         }
         self.failed = Some(error.clone());
+        self.trouble = None;
         self.draining = false;
         Verdict::Failed {
             batches: numbers,
@@ -414,6 +420,7 @@ impl Queue {
     pub(super) fn rest(&mut self, error: Error, now: Instant) {
         self.rest_until = Some(now + self.backoff.next());
         self.wants_leader = true;
+        self.trouble = Some(error.clone());
         if let Some(first) = self
             .batches
             .iter_mut()

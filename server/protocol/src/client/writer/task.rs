@@ -26,6 +26,7 @@ pub(super) enum Command {
     Flush(oneshot::Sender<Result<(), Error>>),
     State(oneshot::Sender<WriterState>),
     UnflushedBatches(oneshot::Sender<usize>),
+    Trouble(oneshot::Sender<Option<Error>>),
 }
 
 /// Something that was waited for.
@@ -146,6 +147,10 @@ impl Task {
                 let most = self.queues.values().map(|queue| queue.unflushed).max();
                 // The asker may have gone away.
                 reply.send(most.unwrap_or(0)).ok();
+            }
+            Command::Trouble(reply) => {
+                let trouble = self.queues.values().find_map(|queue| queue.trouble.clone());
+                reply.send(trouble).ok();
             }
         }
     }

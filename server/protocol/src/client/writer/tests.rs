@@ -274,6 +274,30 @@ async fn order_is_kept_when_one_of_many_batches_is_refused_for_a_while() {
 }
 
 #[tokio::test]
+async fn what_is_tried_again_is_told_until_it_succeeds() {
+    let cluster = FakeCluster::start(table(1)).await;
+    let writer = open(&cluster, by_flush()).await;
+    assert!(writer.trouble().await.unwrap().is_none());
+    let ack = writer.append(rows([1])).await.unwrap();
+    let refusals = std::iter::repeat_n(Some(Fault::Refuse(ErrorCode::Storage)), 10_000);
+    cluster.state.lock().faults = refusals.collect();
+    let (flushed, ()) = tokio::join!(writer.flush(), async {
+        loop {
+            if let Some(error) = writer.trouble().await.unwrap() {
+                assert_eq!(error.code(), Some(ErrorCode::Storage));
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+        cluster.state.lock().faults.clear();
+    });
+    flushed.unwrap();
+    ack.wait().await.unwrap();
+    assert!(writer.trouble().await.unwrap().is_none());
+    assert_eq!(only(&cluster), [1]);
+}
+
+#[tokio::test]
 async fn no_more_than_five_batches_of_a_bucket_are_in_flight() {
     let cluster = FakeCluster::start(table(1)).await;
     cluster.answers.send_replace(false);
