@@ -507,7 +507,7 @@ fn unsupported(operation: &str) -> object_store::Error {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("cannot {verb} {}", path.display())]
+#[error("cannot {verb} {}: {source}", path.display())]
 struct DiskError {
     verb: &'static str,
     path: PathBuf,
