@@ -163,7 +163,8 @@ impl From<FlushPolicy> for String {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct LimitsConfig {
-    /// The most connections of the process.
+    /// The most connections of the process; an eighth of them is for clients on this machine. At a limit
+    /// a connection that never sent a request, or is idle for 30 s, gives way to a new one.
     pub connections: usize,
     /// The most connections of one client address.
     pub connections_per_address: usize,
@@ -179,6 +180,8 @@ pub struct LimitsConfig {
     pub answer_memory_bytes: usize,
     /// A connection without traffic is closed after this, ms.
     pub idle_ms: u64,
+    /// A connection that has not sent its first request after this is closed, ms.
+    pub first_request_ms: u64,
     /// A request whose bytes take longer than this to come in is given up, ms.
     pub slow_frame_ms: u64,
     /// The longest that a fetch may wait for data, ms.
@@ -200,6 +203,7 @@ impl Default for LimitsConfig {
             request_memory_bytes: 512 << 20,
             answer_memory_bytes: 512 << 20,
             idle_ms: 600_000,
+            first_request_ms: 30_000,
             slow_frame_ms: 30_000,
             max_fetch_wait_ms: 30_000,
             max_fetch_bytes: 64 << 20,

@@ -17,6 +17,7 @@ mod memory;
 pub mod meta_store;
 mod metrics;
 mod net;
+mod notice;
 mod peer;
 mod reads;
 pub mod server;

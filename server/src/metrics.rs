@@ -28,6 +28,7 @@ pub(crate) struct CodeLabel {
 pub(crate) struct Metrics {
     pub(crate) connections: Gauge,
     pub(crate) connections_refused: Counter,
+    pub(crate) connections_displaced: Counter,
     pub(crate) request_bytes: Counter,
     requests: Family<ApiLabel, Histogram, fn() -> Histogram>,
     errors: Family<CodeLabel, Counter>,
@@ -36,6 +37,11 @@ pub(crate) struct Metrics {
     pub(crate) fetched_bytes: Counter,
     pub(crate) leaders: Gauge,
     pub(crate) expired_bytes: Counter,
+    pub(crate) append_failures: Counter,
+    pub(crate) buckets_offline: Gauge,
+    pub(crate) log_cut_bytes: Counter,
+    pub(crate) log_set_aside_bytes: Counter,
+    pub(crate) log_set_aside_files: Counter,
     pub(crate) tiering_pending: Gauge,
     pub(crate) tiering_running: Gauge,
     pub(crate) tiering_failures: Counter,
@@ -52,6 +58,7 @@ impl Metrics {
         let metrics = Self {
             connections: Gauge::default(),
             connections_refused: Counter::default(),
+            connections_displaced: Counter::default(),
             request_bytes: Counter::default(),
             requests: Family::new_with_constructor(latency),
             errors: Family::default(),
@@ -60,6 +67,11 @@ impl Metrics {
             fetched_bytes: Counter::default(),
             leaders: Gauge::default(),
             expired_bytes: Counter::default(),
+            append_failures: Counter::default(),
+            buckets_offline: Gauge::default(),
+            log_cut_bytes: Counter::default(),
+            log_set_aside_bytes: Counter::default(),
+            log_set_aside_files: Counter::default(),
             tiering_pending: Gauge::default(),
             tiering_running: Gauge::default(),
             tiering_failures: Counter::default(),
@@ -91,6 +103,11 @@ impl Metrics {
             self.leaders.clone(),
         );
         r.register(
+            "buckets_offline",
+            "Buckets whose log cannot be opened",
+            self.buckets_offline.clone(),
+        );
+        r.register(
             "tiering_pending",
             "Tables waiting for a worker",
             self.tiering_pending.clone(),
@@ -100,17 +117,14 @@ impl Metrics {
             "Tables with a worker",
             self.tiering_running.clone(),
         );
-        let counters = [
-            (
-                "connections_refused",
-                "Connections above a limit",
-                &self.connections_refused,
-            ),
-            (
-                "request_bytes",
-                "Bytes of requests read",
-                &self.request_bytes,
-            ),
+        for (name, help, counter) in self.log_counters().into_iter().chain(self.counters()) {
+            r.register(name, help, counter.clone());
+        }
+    }
+
+    /// Name, help text and counter, of the logs.
+    fn log_counters(&self) -> [(&'static str, &'static str, &Counter); 8] {
+        [
             (
                 "appended_bytes",
                 "Bytes appended to logs",
@@ -130,6 +144,47 @@ impl Metrics {
                 "expired_bytes",
                 "Bytes of logs past retention",
                 &self.expired_bytes,
+            ),
+            (
+                "append_failures",
+                "Appends that the disk refused",
+                &self.append_failures,
+            ),
+            (
+                "log_cut_bytes",
+                "Bytes behind the last whole batch that recovery cut off",
+                &self.log_cut_bytes,
+            ),
+            (
+                "log_set_aside_bytes",
+                "Bytes that recovery cut off and kept in files beside the log",
+                &self.log_set_aside_bytes,
+            ),
+            (
+                "log_set_aside_files",
+                "Files of cut-off bytes that recovery made",
+                &self.log_set_aside_files,
+            ),
+        ]
+    }
+
+    /// The same of everything else.
+    fn counters(&self) -> [(&'static str, &'static str, &Counter); 8] {
+        [
+            (
+                "connections_displaced",
+                "Idle connections closed for new ones at a limit",
+                &self.connections_displaced,
+            ),
+            (
+                "connections_refused",
+                "Connections above a limit",
+                &self.connections_refused,
+            ),
+            (
+                "request_bytes",
+                "Bytes of requests read",
+                &self.request_bytes,
             ),
             (
                 "tiering_failures",
@@ -156,10 +211,7 @@ impl Metrics {
                 "Partitions dropped by the clock",
                 &self.partitions_dropped,
             ),
-        ];
-        for (name, help, counter) in counters {
-            r.register(name, help, counter.clone());
-        }
+        ]
     }
 
     /// Counts an answered request.

@@ -13,8 +13,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 pub(crate) use admission::Admission;
+use admission::{Caller, Limit};
 
 use crate::api::Service;
 use crate::config::{LimitsConfig, SaslConfig};
@@ -80,10 +82,25 @@ fn admit(
     service: &Arc<Service>,
     shared: &Arc<Shared>,
 ) {
-    let Some(ticket) = shared.admission.admit(peer.ip()) else {
-        shared.metrics.connections_refused.inc();
-        tracing::debug!(%peer, "connection refused: too many");
-        return;
+    let address = peer.ip().to_canonical();
+    // Whoever reaches us from our own address is on this machine.
+    let own = stream.local_addr().map(|own| own.ip().to_canonical());
+    let is_local = address.is_loopback() || own.is_ok_and(|own| own == address);
+    let now = Instant::now();
+    let ticket = match shared.admission.admit(Caller { address, is_local }, now) {
+        Ok(ticket) => ticket,
+        Err(limit) => {
+            shared.metrics.connections_refused.inc();
+            if shared.admission.is_refusal_due(address, limit, now) {
+                let Limit {
+                    connections,
+                    setting,
+                } = limit;
+                tracing::warn!(%address, limit = connections, setting,
+                    "connections are refused: all of these are busy; raise the setting if that is wanted");
+            }
+            return;
+        }
     };
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%peer, %error, "cannot set no-delay");
@@ -92,8 +109,11 @@ fn admit(
     let context = Arc::clone(shared);
     shared.shutdown.spawn(async move {
         context.metrics.connections.inc();
-        connection::run(stream, peer, service, &context).await;
+        connection::run(stream, peer, (service, ticket.activity()), &context).await;
         context.metrics.connections.dec();
+        if ticket.gave_way() {
+            context.metrics.connections_displaced.inc();
+        }
         drop(ticket);
     });
 }

@@ -18,6 +18,7 @@ use weir_protocol::error_code::ErrorCode;
 use weir_protocol::frame;
 
 use super::Shared;
+use super::admission::{Activity, Running};
 use super::login::Login;
 use crate::api::{self, Call, OnClose, Outgoing, Service, Started};
 use crate::error::Error;
@@ -34,7 +35,7 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 pub(super) async fn run(
     stream: TcpStream,
     peer: SocketAddr,
-    service: Arc<Service>,
+    (service, activity): (Arc<Service>, &Arc<Activity>),
     shared: &Arc<Shared>,
 ) {
     let (read, write) = stream.into_split();
@@ -47,6 +48,7 @@ pub(super) async fn run(
         shared,
         service,
         login: Login::new(shared.sasl.as_ref()),
+        activity,
         opened: Instant::now(),
         slots: Arc::new(Semaphore::new(in_flight)),
         answers,
@@ -72,6 +74,10 @@ enum Closed {
     Slow,
     #[error("nobody logged in in time")]
     NoLogin,
+    #[error("no request came in time")]
+    NoRequest,
+    #[error("it did nothing, and another connection took its place")]
+    GaveWay,
     #[error("the bytes are no frame")]
     Frame(#[from] frame::Error),
     #[error("reading failed")]
@@ -83,6 +89,7 @@ struct Reader<'a> {
     shared: &'a Arc<Shared>,
     service: Arc<Service>,
     login: Login<'a>,
+    activity: &'a Arc<Activity>,
     opened: Instant,
     slots: Arc<Semaphore>,
     answers: mpsc::Sender<Outgoing>,
@@ -93,6 +100,7 @@ struct Reader<'a> {
 struct Held {
     _slot: OwnedSemaphorePermit,
     memory: Option<OwnedSemaphorePermit>,
+    _running: Running,
 }
 
 impl Reader<'_> {
@@ -106,6 +114,7 @@ impl Reader<'_> {
                 biased;
                 () = shutdown.begun() => return Ok(()),
                 () = closed.cancelled() => return Err(Closed::Gone),
+                () = self.activity.gives_way() => return Err(Closed::GaveWay),
                 ready = self.await_bytes() => ready?,
             }
             let deadline = Instant::now() + Duration::from_millis(self.shared.limits.slow_frame_ms);
@@ -117,6 +126,7 @@ impl Reader<'_> {
                 Held {
                     _slot: slot,
                     memory,
+                    _running: self.activity.begin(),
                 },
             )
             .await;
@@ -127,19 +137,23 @@ impl Reader<'_> {
     async fn await_bytes(&mut self) -> Result<(), Closed> {
         let idle = Duration::from_millis(self.shared.limits.idle_ms);
         let slots = self.shared.limits.in_flight_per_connection;
+        let first_request = Duration::from_millis(self.shared.limits.first_request_ms);
         loop {
-            let login_deadline = self
-                .login
-                .is_pending()
-                .then(|| self.opened + self.login_limit());
-            let deadline = login_deadline.unwrap_or_else(|| Instant::now() + idle);
+            let (deadline, closed) = if self.login.is_pending() {
+                (self.opened + self.login_limit(), Closed::NoLogin)
+            } else if !self.activity.had_request() {
+                (self.opened + first_request.min(idle), Closed::NoRequest)
+            } else {
+                (Instant::now() + idle, Closed::Idle)
+            };
             match timeout_at(deadline, self.stream.fill_buf()).await {
                 Ok(Ok([])) => return Err(Closed::Gone),
                 Ok(Ok(_)) => return Ok(()),
                 Ok(Err(error)) => return Err(error.into()),
-                Err(_) if login_deadline.is_some() => return Err(Closed::NoLogin),
-                Err(_) if self.slots.available_permits() + 1 < slots => {}
-                Err(_) => return Err(Closed::Idle),
+                Err(_)
+                    if matches!(closed, Closed::Idle)
+                        && self.slots.available_permits() + 1 < slots => {}
+                Err(_) => return Err(closed),
             }
         }
     }

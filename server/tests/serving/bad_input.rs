@@ -368,6 +368,42 @@ async fn connections_above_the_limit_are_closed_and_the_rest_is_served() {
 }
 
 #[tokio::test]
+async fn connections_that_never_sent_a_request_lock_nobody_of_their_address_out() {
+    let home = Home::new();
+    let mut config = home.config();
+    config.limits.connections_per_address = 5;
+    let server = home.start_with(config).await;
+    let mut served = Wire::tablet(&server).await;
+    served.call(MetadataRequest::default()).await.unwrap();
+    let mut strangers = Vec::new();
+    for _ in 0..30 {
+        strangers.push(Wire::tablet(&server).await);
+    }
+    let mut newcomers = Vec::new();
+    for _ in 0..4 {
+        let mut newcomer = Wire::tablet(&server).await;
+        newcomer.call(MetadataRequest::default()).await.unwrap();
+        newcomers.push(newcomer);
+    }
+    served.call(MetadataRequest::default()).await.unwrap();
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_connection_that_sends_no_request_is_closed_long_before_an_idle_one() {
+    let home = Home::new();
+    let mut config = home.config();
+    config.limits.first_request_ms = 100;
+    let server = home.start_with(config).await;
+    let mut served = Wire::tablet(&server).await;
+    served.call(MetadataRequest::default()).await.unwrap();
+    let mut silent = Wire::tablet(&server).await;
+    assert_eq!(silent.next().await, None);
+    served.call(MetadataRequest::default()).await.unwrap();
+    server.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_request_that_comes_in_too_slowly_ends_its_connection() {
     let home = Home::new();
     let mut config = home.config();
