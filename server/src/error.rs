@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use weir_protocol::api_key::ApiKey;
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
     BucketId, LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath,
     TotalBuckets,
@@ -161,6 +162,16 @@ pub enum Error {
         bucket: TableBucket,
         /// This server.
         server: ServerId,
+    },
+    /// The bucket's log cannot be opened.
+    #[error("{bucket} is offline: {reason}")]
+    Offline {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The code of what keeps it offline.
+        code: ErrorCode,
+        /// What keeps it offline, in one sentence.
+        reason: String,
     },
     /// The sender computed the bucket with another count.
     #[error("{bucket}: {} but it has {actual} buckets: refresh metadata and route again", given_count(*given))]
@@ -414,7 +425,7 @@ fn given_count(given: Option<i32>) -> String {
 impl Error {
     /// Whether the same call may succeed later, unchanged.
     pub fn is_retriable(&self) -> bool {
-        weir_protocol::error_code::ErrorCode::from(self).is_retriable()
+        ErrorCode::from(self).is_retriable()
     }
 }
 

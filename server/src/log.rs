@@ -1,8 +1,10 @@
 //! The log of one bucket: whole batches in segments, durable by policy, recovered to a valid prefix.
 //!
 //! A folder holds `log.meta` (format version, bucket, start, gaps), segments `{base offset}.log` with
-//! their sparse indexes `{base offset}.index`, and snapshots of the writers `{offset}.writers`. Segment
-//! files are the clients' batches as they came, with base offset and commit timestamp filled in.
+//! their sparse indexes `{base offset}.index`, snapshots of the writers `{offset}.writers`, and `synced`,
+//! which says how far all that was durable. Segment files are the clients' batches as they came, with
+//! base offset and commit timestamp filled in. What recovery cuts off and may not throw away is kept in
+//! `{base offset}-{position}.cut`.
 //!
 //! **What blocks.** Everything but the accessors and [`Log::wait_flushed`] does file IO and is called
 //! on blocking threads: [`Log::append`] is one write to the page cache (and a file creation when a
@@ -20,11 +22,14 @@ pub mod flusher;
 pub mod recovery;
 
 mod append;
+mod aside;
 mod flush;
 mod meta;
 mod offset_index;
 mod retention;
+mod scan;
 mod segment;
+mod synced;
 mod walk;
 mod writer_state;
 
@@ -122,6 +127,8 @@ struct Appender {
 struct Flushing {
     /// Writer snapshots on disk, oldest first.
     snapshots: Vec<LogOffset>,
+    /// The last attempt to note how far the log is synced failed, and was told.
+    unnoted: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -482,6 +489,7 @@ fn take_up(recovered: Recovered) -> (Flushing, Appender, View, RecoveryReport) {
     (
         Flushing {
             snapshots: recovered.snapshots,
+            unnoted: false,
         },
         appender,
         view,

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use weir_catalog::clock::Clock;
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{ServerId, TableBucket, TableId};
 
 pub(crate) use append::{Append, Appending};
@@ -73,12 +74,29 @@ pub(crate) struct TabletServer {
 /// A bucket on this server.
 #[derive(Clone)]
 enum Slot {
-    /// Its log is being opened under this leader epoch.
-    Opening(Epochs),
+    /// Its log is being opened under this leader epoch; it could not be before, if a reason is there.
+    Opening(Epochs, Option<Arc<Offline>>),
     /// Ready.
     Leader(Arc<Replica>),
     /// Its log could not be opened.
-    Broken(Epochs),
+    Broken(Epochs, Arc<Offline>),
+}
+
+/// Why a bucket is not served: what a client is told, too.
+#[derive(Debug)]
+struct Offline {
+    code: ErrorCode,
+    reason: String,
+}
+
+impl Slot {
+    fn offline(&self) -> Option<&Arc<Offline>> {
+        match self {
+            Slot::Opening(_, offline) => offline.as_ref(),
+            Slot::Broken(_, offline) => Some(offline),
+            Slot::Leader(_) => None,
+        }
+    }
 }
 
 impl TabletServer {
@@ -155,7 +173,7 @@ impl TabletServer {
         let replicas = self.replicas.read();
         let ready = |slot: &Slot| match slot {
             Slot::Leader(replica) => Some(Arc::clone(replica)),
-            Slot::Opening(_) | Slot::Broken(_) => None,
+            Slot::Opening(..) | Slot::Broken(..) => None,
         };
         replicas.values().filter_map(ready).collect()
     }

@@ -65,10 +65,10 @@ impl From<Failure> for ErrorResponse {
 
 /// The error and what it came from, in one line, without saying the same twice.
 pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
+    let mut text = without_generic(&error.to_string());
     let mut source = error.source();
     while let Some(cause) = source {
-        let cause_text = cause.to_string();
+        let cause_text = without_generic(&cause.to_string());
         if !text.contains(&cause_text) {
             text.push_str(": ");
             text.push_str(&cause_text);
@@ -76,6 +76,17 @@ pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// Leaves out `Generic STORE error`, the object store's word for "some error", which says nothing.
+fn without_generic(text: &str) -> String {
+    let says_something = |part: &&str| {
+        let store = part.strip_prefix("Generic ");
+        let store = store.and_then(|rest| rest.strip_suffix(" error"));
+        store.is_none_or(|store| store.contains(' '))
+    };
+    let parts: Vec<&str> = text.split(": ").filter(says_something).collect();
+    parts.join(": ")
 }
 
 impl From<&Error> for ErrorCode {
@@ -103,6 +114,7 @@ impl From<&Error> for ErrorCode {
             | Error::NotLoggedIn { .. } => Self::Authenticate,
             Error::UnknownBucket { .. } => Self::UnknownTableOrBucket,
             Error::NotLeader { .. } => Self::NotLeaderOrFollower,
+            Error::Offline { code, .. } => *code,
             Error::StaleRouting { .. } => Self::InvalidBucketRouting,
             Error::InvalidAcks { .. } => Self::InvalidRequiredAcks,
             Error::OffsetOutOfRange { .. } => Self::LogOffsetOutOfRange,
@@ -187,9 +199,10 @@ fn of_store(error: &StoreError) -> ErrorCode {
 
 fn of_log(error: &log::Error) -> ErrorCode {
     match error {
-        log::Error::Io { .. } | log::Error::Corrupt { .. } | log::Error::Failed { .. } => {
-            ErrorCode::LogStorage
-        }
+        log::Error::Io { .. }
+        | log::Error::Corrupt { .. }
+        | log::Error::TooMuchAside { .. }
+        | log::Error::Failed { .. } => ErrorCode::LogStorage,
         log::Error::DiskFull { .. } => ErrorCode::DiskWriteLocked,
         log::Error::NewerFormat { .. } | log::Error::WrongBucket { .. } => {
             ErrorCode::UnknownServerError
@@ -198,5 +211,27 @@ fn of_log(error: &log::Error) -> ErrorCode {
         log::Error::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequence,
         log::Error::OutOfRange { .. } => ErrorCode::LogOffsetOutOfRange,
         log::Error::Closed { .. } => ErrorCode::NotLeaderOrFollower,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_said_in_one_plain_sentence() {
+        let full = || std::io::Error::from_raw_os_error(28);
+        let error = Error::Log(log::Error::io("/d/0.log".as_ref(), "write", full()));
+        let Failure { code, message } = Failure::from(error);
+        assert_eq!(code, ErrorCode::DiskWriteLocked);
+        let said = "cannot write /d/0.log: No space left on device (os error 28)";
+        assert_eq!(message, said);
+        let wrapped = object_store::Error::Generic {
+            store: "DurableLocal",
+            source: Box::new(full()),
+        };
+        let lake = weir_lake_format::Error::store(&"t/f".into(), wrapped);
+        let said = "t/f: the object store failed: No space left on device (os error 28)";
+        assert_eq!(sentence(&lake), said);
     }
 }

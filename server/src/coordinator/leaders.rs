@@ -2,7 +2,7 @@
 //!
 //! A leader is published to clients after its own acknowledgement for this very epoch, never
 //! before, so nobody is sent to a server that is not ready. One bucket that is slow to open holds
-//! up no other.
+//! up no other. One whose log cannot be read is published too, for its server tells clients why.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -15,15 +15,16 @@ use weir_catalog::Catalog;
 use weir_catalog::catalog::Table;
 use weir_catalog::model::leader_isr::LeaderIsr;
 use weir_catalog::store::Expect;
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
     BucketId, CoordinatorEpoch, LeaderEpoch, LogOffset, PartitionId, PhysicalTablePath, SchemaId,
     ServerId, TableBucket, TableId, TotalBuckets,
 };
 use weir_protocol::proto::{
-    ListOffsetsRequest, NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest,
-    NotifyLeaderAndIsrResponse, PbBucketMetadata, PbNotifyLeaderAndIsrReqForBucket,
-    PbPartitionMetadata, PbPhysicalTablePath, PbStopReplicaReqForBucket, PbTableBucket,
-    PbTableMetadata, PbTablePath, StopReplicaRequest, UpdateMetadataRequest,
+    ListOffsetsRequest, NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest, PbBucketMetadata,
+    PbNotifyLeaderAndIsrReqForBucket, PbNotifyLeaderAndIsrRespForBucket, PbPartitionMetadata,
+    PbPhysicalTablePath, PbStopReplicaReqForBucket, PbTableBucket, PbTableMetadata, PbTablePath,
+    StopReplicaRequest, UpdateMetadataRequest,
 };
 
 use crate::cluster::{DELETED_NAME, MetadataCache};
@@ -326,7 +327,7 @@ impl Leaders {
             if waiting.is_empty() {
                 return;
             }
-            tracing::warn!(table = %group.path, buckets = waiting.len(),
+            tracing::debug!(table = %group.path, buckets = waiting.len(),
                 "buckets could not be activated, trying again later");
             tokio::select! {
                 () = self.shutdown.begun() => return,
@@ -378,11 +379,18 @@ impl Leaders {
         };
         let mut received = Vec::new();
         while acks.recv_many(&mut received, PUBLISH_BATCH).await > 0 {
-            let ready = received
-                .drain(..)
-                .flat_map(|response| acknowledged(response, group))
-                .filter_map(|bucket| states.remove_entry(&bucket))
-                .map(|(bucket, state)| metadata_of(bucket, &state, state.leader()))
+            let entries = received.drain(..);
+            let entries = entries.flat_map(|response| response.notify_buckets_leader_resp);
+            let ready = entries
+                .filter_map(|entry| {
+                    let bucket = BucketId(entry.table_bucket.bucket_id);
+                    let state = match answer_of(&entry) {
+                        Answer::Ready => states.remove(&bucket)?,
+                        Answer::Unreadable => states.get(&bucket)?.clone(),
+                        Answer::Failed => return None,
+                    };
+                    Some(metadata_of(bucket, &state, state.leader()))
+                })
                 .collect();
             if self.live.lock().contains(&group.key()) {
                 self.publish(group, ready).await;
@@ -428,21 +436,25 @@ impl Leaders {
     }
 }
 
-/// The buckets that an answer says are ready.
-fn acknowledged(response: NotifyLeaderAndIsrResponse, group: &Group) -> Vec<BucketId> {
-    let mut ready = Vec::new();
-    for entry in response.notify_buckets_leader_resp {
-        let bucket = BucketId(entry.table_bucket.bucket_id);
-        match entry.error_code {
-            None => ready.push(bucket),
-            Some(code) => tracing::warn!(
-                table = %group.path, %bucket, code,
-                reason = entry.error_message.unwrap_or_default(),
-                "a leader was not activated"
-            ),
+/// What a server says of a bucket that it was told to lead.
+enum Answer {
+    Ready,
+    /// Its log cannot be read: it is not ready, but says so to whoever asks.
+    Unreadable,
+    Failed,
+}
+
+fn answer_of(entry: &PbNotifyLeaderAndIsrRespForBucket) -> Answer {
+    match entry.error_code {
+        None => Answer::Ready,
+        Some(code) if code == ErrorCode::LogStorage.code() => Answer::Unreadable,
+        Some(code) => {
+            let reason = entry.error_message.as_deref().unwrap_or_default();
+            let bucket = entry.table_bucket.bucket_id;
+            tracing::warn!(bucket, code, reason, "a leader was not activated");
+            Answer::Failed
         }
     }
-    ready
 }
 
 fn metadata_of(bucket: BucketId, state: &LeaderIsr, ready: Option<ServerId>) -> PbBucketMetadata {

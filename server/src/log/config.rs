@@ -37,6 +37,10 @@ pub struct LogConfig {
     pub writer_expiry_ms: i64,
     /// How many writers a bucket remembers; beyond, the longest idle ones are forgotten.
     pub max_writers: usize,
+    /// How many files of cut-off bytes a bucket keeps. A log that would need more does not open.
+    pub max_cut_files: usize,
+    /// How many bytes they may have in all.
+    pub max_cut_bytes: u64,
 }
 
 impl Default for LogConfig {
@@ -48,6 +52,8 @@ impl Default for LogConfig {
             max_batch_bytes: 64 << 20,
             writer_expiry_ms: 7 * 24 * 3_600_000,
             max_writers: 50_000,
+            max_cut_files: 64,
+            max_cut_bytes: 1 << 30,
         }
     }
 }

@@ -172,6 +172,14 @@ pub(crate) fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Re
     Ok(())
 }
 
+/// Removes a file if it is there.
+pub(crate) fn remove_if_there(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match disk.remove(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Reads a whole file.
 pub(crate) fn read_file(disk: &dyn Disk, path: &Path, max_bytes: u64) -> io::Result<Vec<u8>> {
     let file = disk.open(path)?;

@@ -1,5 +1,6 @@
 //! Why a call on a bucket's log failed.
 
+use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -21,7 +22,7 @@ pub enum Error {
         source: io::Error,
     },
     /// No space left. Nothing was appended; the same call may succeed once there is space.
-    #[error("{}: no space left on the disk", path.display())]
+    #[error("cannot write {}: {source}", path.display())]
     DiskFull {
         /// The file that could not grow.
         path: PathBuf,
@@ -36,7 +37,21 @@ pub enum Error {
         /// Where the damage was met, in bytes from the start of the file.
         position: u64,
         /// What does not hold.
-        reason: &'static str,
+        reason: Cow<'static, str>,
+    },
+    /// More was cut off and set aside than a bucket may keep; nothing was changed.
+    #[error(
+        "{}: {files} files of {bytes} bytes in `*.cut` would be more than a bucket may keep; \
+         look into them, move them away, and the log opens again",
+        path.display()
+    )]
+    TooMuchAside {
+        /// The log's folder.
+        path: PathBuf,
+        /// How many files there would be.
+        files: usize,
+        /// How many bytes.
+        bytes: u64,
     },
     /// A newer release wrote this folder.
     #[error(
@@ -117,6 +132,7 @@ impl Error {
         match self {
             Error::Io { .. } | Error::DiskFull { .. } | Error::Closed { .. } => true,
             Error::Corrupt { .. }
+            | Error::TooMuchAside { .. }
             | Error::NewerFormat { .. }
             | Error::WrongBucket { .. }
             | Error::BadBatch { .. }
@@ -124,6 +140,14 @@ impl Error {
             | Error::OutOfRange { .. }
             | Error::Failed { .. } => false,
         }
+    }
+
+    /// Whether it is the disk's fault, not the request's: a person must act.
+    pub(crate) fn is_of_disk(&self) -> bool {
+        matches!(
+            self,
+            Error::Io { .. } | Error::DiskFull { .. } | Error::Failed { .. }
+        )
     }
 
     /// Names the file and the step that failed; a full disk becomes [`Error::DiskFull`].
@@ -142,12 +166,25 @@ impl Error {
     }
 
     /// Names a damaged file.
-    pub(crate) fn corrupt(path: &Path, position: u64, reason: &'static str) -> Self {
+    pub(crate) fn corrupt(
+        path: &Path,
+        position: u64,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
         Error::Corrupt {
             path: path.to_owned(),
             position,
-            reason,
+            reason: reason.into(),
         }
+    }
+
+    /// Names damage amid records that were acknowledged, and what to do about it.
+    pub(crate) fn acknowledged_lost(path: &Path, position: u64, reason: &str) -> Self {
+        let reason = format!(
+            "{reason}, and acknowledged records are lost by it; nothing was changed: put the file \
+             back, or stop the server and see `weir log check` and `weir log repair`"
+        );
+        Self::corrupt(path, position, reason)
     }
 }
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use weir_protocol::ids::LogOffset;
 
-use super::disk;
+use super::disk::{self, DiskFile};
 use super::error::{Error, Result};
 use super::recovery::writers_name;
 use super::segment::{self, Extent, Segment};
+use super::synced::{self, SyncedMark};
 use super::{Appender, Flushing, Log};
 
 /// How many writer snapshots are kept: the newest may be damaged.
@@ -29,6 +30,25 @@ struct Job {
     end: LogOffset,
     /// The writers at the end, as bytes, if a checkpoint is due.
     writers: Option<Vec<u8>>,
+}
+
+impl Job {
+    /// What to write down once all of it is synced; None if it changes nothing and is no checkpoint.
+    fn synced_mark(&self) -> Option<SyncedMark> {
+        if !self.sync_active && self.closed.is_empty() && self.writers.is_none() {
+            return None;
+        }
+        let (base_offset, extent) = match (&self.active, self.closed.last()) {
+            (Some((active, extent)), _) => (active.base_offset, *extent),
+            (None, Some(last)) => (last.base_offset, last.extent()),
+            (None, None) => return None,
+        };
+        Some(SyncedMark {
+            base_offset,
+            len: extent.len,
+            next_offset: extent.next_offset,
+        })
+    }
 }
 
 impl Log {
@@ -57,13 +77,15 @@ impl Log {
             self.fail(&mut self.appender.lock(), &error);
             return Err(self.stop_reason());
         }
+        // Before anyone is told: a process that dies now must not take what was told for a torn tail.
+        let noted = self.note_synced(flushing, &job);
         self.flushed.send_if_modified(|flushed| {
             let advanced = job.end > flushed.end;
             flushed.end = flushed.end.max(job.end);
             advanced
         });
         if let Some(writers) = &job.writers
-            && let Err(error) = self.write_checkpoint(flushing, &job, writers)
+            && let Err(error) = self.write_checkpoint(flushing, &job, (writers, noted.as_deref()))
         {
             // The records are durable; only the next recovery reads more.
             tracing::warn!(bucket = %self.bucket, %error, "no checkpoint written");
@@ -115,6 +137,19 @@ impl Log {
         Ok(())
     }
 
+    /// Writes down how far the log is durable now. Failing to is no fault of the log: the record says
+    /// less than is true then. None if nothing is to be said.
+    fn note_synced(&self, flushing: &mut Flushing, job: &Job) -> Option<Arc<dyn DiskFile>> {
+        let mark = job.synced_mark()?;
+        let written = mark.write(&*self.options.disk, &self.dir);
+        if let (Err(error), false) = (&written, flushing.unnoted) {
+            tracing::warn!(bucket = %self.bucket, file = %self.dir.join(synced::FILE_NAME).display(),
+                %error, "cannot note how far the log is synced");
+        }
+        flushing.unnoted = written.is_err();
+        written.ok()
+    }
+
     pub(super) fn sync_names(&self) -> Result<()> {
         let synced = self.options.disk.sync_dir(&self.dir);
         synced.map_err(|error| Error::io(&self.dir, "sync", error))
@@ -122,7 +157,18 @@ impl Log {
 
     /// Writes the indexes of the closed segments and of the active one, then the writers. Called after
     /// everything up to the job's end was synced: a checkpoint vouches for that.
-    fn write_checkpoint(&self, flushing: &mut Flushing, job: &Job, writers: &[u8]) -> Result<()> {
+    fn write_checkpoint(
+        &self,
+        flushing: &mut Flushing,
+        job: &Job,
+        (writers, noted): (&[u8], Option<&dyn DiskFile>),
+    ) -> Result<()> {
+        if let Some(noted) = noted {
+            let path = self.dir.join(synced::FILE_NAME);
+            noted
+                .sync_data()
+                .map_err(|error| Error::io(&path, "sync", error))?;
+        }
         for segment in &job.closed {
             self.write_index(segment, &segment.extent())?;
         }

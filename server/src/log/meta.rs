@@ -32,6 +32,10 @@ pub(crate) struct LogMeta {
     pub(crate) log_start: LogOffset,
     #[serde(default)]
     pub(crate) gaps: Vec<Gap>,
+    /// CRC-32C of this very JSON without the checksum: a flipped digit must not move the start of a
+    /// log. Absent in files of early builds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    crc: Option<u32>,
 }
 
 #[derive(Deserialize)]
@@ -46,7 +50,19 @@ impl LogMeta {
             bucket,
             log_start: LogOffset(0),
             gaps: Vec::new(),
+            crc: None,
         }
+    }
+
+    /// The bytes without a checksum, and their checksum.
+    fn summed(&self) -> serde_json::Result<(Vec<u8>, u32)> {
+        let plain = Self {
+            crc: None,
+            ..self.clone()
+        };
+        let bytes = serde_json::to_vec(&plain)?;
+        let crc = crc32c::crc32c(&bytes);
+        Ok((bytes, crc))
     }
 
     /// Reads the file of a folder; None if there is none.
@@ -71,6 +87,12 @@ impl LogMeta {
         }
         let meta: Self = serde_json::from_slice(&bytes)
             .map_err(|_| Error::corrupt(&path, 0, "not the JSON of a log"))?;
+        let sum = meta.summed().map(|(_, crc)| crc);
+        if let (Some(stored), Ok(sum)) = (meta.crc, sum)
+            && stored != sum
+        {
+            return Err(Error::corrupt(&path, 0, "checksum does not hold"));
+        }
         if meta.bucket != bucket {
             return Err(Error::WrongBucket {
                 path,
@@ -84,7 +106,15 @@ impl LogMeta {
     /// Replaces the file; it is durable when this returns.
     pub(crate) fn save(&self, disk: &dyn Disk, dir: &Path) -> Result<()> {
         let path = path(dir);
-        let bytes = serde_json::to_vec(self)
+        let bytes = self
+            .summed()
+            .and_then(|(_, crc)| {
+                let crc = Some(crc);
+                serde_json::to_vec(&Self {
+                    crc,
+                    ..self.clone()
+                })
+            })
             .map_err(|error| Error::io(&path, "encode", std::io::Error::other(error)))?;
         disk::replace_file(disk, &path, &bytes)
             .and_then(|()| disk.sync_dir(dir))

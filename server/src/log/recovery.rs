@@ -2,21 +2,26 @@
 //!
 //! Bytes below a segment's checkpoint (its index file) were durable and are trusted; behind it every
 //! batch is read and its checksum verified. The first byte that is no batch ends the log: a crash tore
-//! the tail there. But what a checkpoint or a writer snapshot vouches for was durable, so if that is
-//! missing the log refuses to open instead of forgetting records that were acknowledged.
-//! Nothing is changed on disk before the whole folder was judged.
+//! the tail there. But what the record of the last sync, a checkpoint or a writer snapshot vouches for
+//! was durable, so if that is missing the log refuses to open instead of forgetting records that were
+//! acknowledged. Beyond it, a tail with nothing whole in it is cut off; one with whole batches behind
+//! the bad place is set aside first. Nothing is changed on disk before the whole folder was judged.
 
-use std::path::Path;
+mod cut;
+
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use weir_protocol::ids::{LogOffset, TableBucket};
 
+use super::aside;
 use super::config::LogConfig;
-use super::disk::{self, Disk, DiskFile};
+use super::disk::{self, Disk};
 use super::error::{Error, Result};
 use super::meta::{self, LogMeta};
 use super::offset_index::{self, IndexBuilder, IndexFault, IndexHeader};
 use super::segment::{self, Extent, Found, Segment};
+use super::synced::SyncedMark;
 use super::walk::{Check, Step, Walk};
 use super::writer_state::{Snapshot, WriterStates};
 
@@ -27,8 +32,12 @@ pub struct RecoveryReport {
     pub scanned_bytes: u64,
     /// Bytes cut off behind the last whole batch.
     pub truncated_bytes: u64,
-    /// Segments removed because the log ends before them.
+    /// Segments with bytes in them that are no part of the log any more because it ends before them.
     pub removed_segments: usize,
+    /// Files made of what was cut off, because whole batches are in it.
+    pub set_aside_files: usize,
+    /// The bytes in them.
+    pub set_aside_bytes: u64,
 }
 
 /// A log as it was found.
@@ -62,11 +71,13 @@ pub(crate) struct Recovery<'a> {
 
 /// The files of a folder, by kind.
 #[derive(Default)]
-struct Listing {
-    segments: Vec<LogOffset>,
+pub(super) struct Listing {
+    pub(super) segments: Vec<LogOffset>,
     indexes: Vec<LogOffset>,
     writers: Vec<LogOffset>,
     temporary: Vec<String>,
+    /// What was set aside before.
+    pub(super) cuts: Vec<String>,
 }
 
 /// One segment, judged.
@@ -76,12 +87,17 @@ struct Judged {
     /// Its size on disk, which is more than the extent if the tail is torn.
     file_len: u64,
     scanned_bytes: u64,
+    /// Why the bytes behind the extent are no batch, if there are any.
+    stopped: Option<&'static str>,
 }
 
 /// What is to be kept, and what goes.
 struct Verdict {
     keep: Vec<Judged>,
+    /// Segments without a record of this log: below its start, or empty.
     remove: Vec<LogOffset>,
+    /// Segments with bytes in them that the log does not reach.
+    unreached: Vec<LogOffset>,
     end: LogOffset,
 }
 
@@ -103,9 +119,14 @@ impl Recovery<'_> {
             }
         };
         let verdict = self.judge(&meta, &listing)?;
+        let mark = SyncedMark::load(self.disk, self.dir)?;
+        if mark.is_some_and(|mark| verdict.end < mark.next_offset) {
+            return Err(self.lost(&verdict));
+        }
         let snapshot = self.newest_snapshot(&listing, &verdict)?;
         self.refuse_lost_gap(&meta, verdict.end)?;
         let report = self.clean_up(&listing, &verdict)?;
+        self.note_synced(mark, &verdict);
         self.assemble(meta, verdict, snapshot, report)
             .map(|recovered| Recovered {
                 snapshots: listing.writers,
@@ -113,7 +134,7 @@ impl Recovery<'_> {
             })
     }
 
-    fn list(&self) -> Result<Listing> {
+    pub(super) fn list(&self) -> Result<Listing> {
         let mut listing = Listing::default();
         for name in named(self.dir, "list", self.disk.list(self.dir))? {
             let Some((stem, extension)) = name.rsplit_once('.') else {
@@ -129,6 +150,7 @@ impl Recovery<'_> {
                 ("index", Some(offset)) => listing.indexes.push(offset),
                 ("writers", Some(offset)) => listing.writers.push(offset),
                 ("tmp", _) => listing.temporary.push(name),
+                (aside::EXTENSION, _) => listing.cuts.push(name),
                 _ => {}
             }
         }
@@ -142,6 +164,7 @@ impl Recovery<'_> {
         let mut verdict = Verdict {
             keep: Vec::new(),
             remove: Vec::new(),
+            unreached: Vec::new(),
             end: meta.log_start,
         };
         let mut segments = listing.segments.iter().copied().peekable();
@@ -151,12 +174,13 @@ impl Recovery<'_> {
                 continue;
             }
             if base != verdict.end && base != meta.after_gap(verdict.end) {
-                verdict.remove.push(base);
                 if self.is_empty(base)? {
                     // It was made just before the log went on beyond a gap.
+                    verdict.remove.push(base);
                     continue;
                 }
-                verdict.remove.extend(segments);
+                verdict.unreached.push(base);
+                verdict.unreached.extend(segments);
                 break;
             }
             let judged = self.judge_segment(base, segments.peek().is_none())?;
@@ -193,8 +217,8 @@ impl Recovery<'_> {
         if let Some((header, entries)) = self.load_index(base_offset)? {
             covered = extent_of(&header);
             if covered.len > file_len {
-                let reason = "shorter than its checkpoint: durable records are gone";
-                return Err(Error::corrupt(&path, file_len, reason));
+                let reason = "shorter than its checkpoint";
+                return Err(Error::acknowledged_lost(&path, file_len, reason));
             }
             if covered.len == file_len && !last {
                 let found = Found {
@@ -207,6 +231,7 @@ impl Recovery<'_> {
                     found,
                     file_len,
                     scanned_bytes: 0,
+                    stopped: None,
                 });
             }
             index = IndexBuilder::from_entries(entries, interval);
@@ -239,6 +264,7 @@ impl Recovery<'_> {
             found,
             file_len,
             scanned_bytes: file_len - covered.len,
+            stopped: walked.stopped,
         })
     }
 
@@ -274,6 +300,14 @@ impl Recovery<'_> {
     /// The newest writer snapshot that is whole. It was written after the log was synced up to it, so
     /// a log that ends before it has lost durable records.
     fn newest_snapshot(&self, listing: &Listing, verdict: &Verdict) -> Result<Option<Snapshot>> {
+        match self.newest_readable_snapshot(listing)? {
+            Some(snapshot) if snapshot.offset > verdict.end => Err(self.lost(verdict)),
+            found => Ok(found),
+        }
+    }
+
+    /// The same without a look at the log.
+    pub(super) fn newest_readable_snapshot(&self, listing: &Listing) -> Result<Option<Snapshot>> {
         let reader = self.no_writers();
         for offset in listing.writers.iter().rev() {
             let path = self.dir.join(writers_name(*offset));
@@ -290,14 +324,6 @@ impl Recovery<'_> {
                 tracing::warn!(snapshot = %path.display(), "damaged, using an older one");
                 continue;
             };
-            if snapshot.offset > verdict.end {
-                let (path, position) = match verdict.keep.last() {
-                    Some(last) => (segment::log_name(last.base_offset), last.found.extent.len),
-                    None => (meta::FILE_NAME.to_owned(), 0),
-                };
-                let reason = "log ends before its checkpoint: durable records are damaged";
-                return Err(Error::corrupt(&self.dir.join(path), position, reason));
-            }
             return Ok(Some(snapshot));
         }
         Ok(None)
@@ -313,53 +339,22 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Makes the disk agree with the verdict. Newest segments go first, so that a crash in between
-    /// leaves a chain that ends the same way.
-    fn clean_up(&self, listing: &Listing, verdict: &Verdict) -> Result<RecoveryReport> {
-        let mut report = RecoveryReport::default();
-        for base in verdict.remove.iter().rev() {
-            remove_segment(self.disk, self.dir, *base)?;
-            report.removed_segments += 1;
-        }
-        let strays = listing
-            .indexes
-            .iter()
-            .filter(|base| !listing.segments.contains(base));
-        let strays = strays.map(|base| segment::index_name(*base));
-        for name in strays.chain(listing.temporary.iter().cloned()) {
-            let path = self.dir.join(name);
-            named(&path, "remove", self.disk.remove(&path))?;
-        }
-        let mut changed = report.removed_segments > 0;
-        for judged in &verdict.keep {
-            report.scanned_bytes += judged.scanned_bytes;
-            let Some(file) = &judged.found.file else {
-                continue;
-            };
-            changed |= judged.scanned_bytes > 0;
-            report.truncated_bytes += self.cut_and_sync(judged, &**file)?;
-        }
-        if changed {
-            named(self.dir, "sync", self.disk.sync_dir(self.dir))?;
-        }
-        Ok(report)
+    /// Where acknowledged records are missing: the log ends before them.
+    fn lost(&self, verdict: &Verdict) -> Error {
+        let (path, position, reason) = self.place_of_end(verdict);
+        Error::acknowledged_lost(&path, position, reason)
     }
 
-    /// What a killed process had only handed to the system is made durable before it is served.
-    fn cut_and_sync(&self, judged: &Judged, file: &dyn DiskFile) -> Result<u64> {
-        let path = self.dir.join(segment::log_name(judged.base_offset));
-        let torn_bytes = judged.file_len - judged.found.extent.len;
-        if torn_bytes > 0 {
-            tracing::warn!(
-                bucket = %self.bucket, segment = %path.display(), torn_bytes,
-                end = %judged.found.extent.next_offset, "log ends in a torn batch, cutting it off",
-            );
-            named(&path, "truncate", file.set_len(judged.found.extent.len))?;
+    /// Where and why the log ends.
+    fn place_of_end(&self, verdict: &Verdict) -> (PathBuf, u64, &'static str) {
+        let path = |base| self.dir.join(segment::log_name(base));
+        match verdict.keep.last() {
+            Some(last) if last.stopped.is_some() || verdict.unreached.is_empty() => {
+                let reason = last.stopped.unwrap_or("the log ends here");
+                (path(last.base_offset), last.found.extent.len, reason)
+            }
+            _ => (path(verdict.end), 0, "the segment is missing"),
         }
-        if judged.scanned_bytes > 0 {
-            named(&path, "sync", file.sync_data())?;
-        }
-        Ok(torn_bytes)
     }
 
     fn no_writers(&self) -> WriterStates {
@@ -470,12 +465,7 @@ pub(crate) fn replay_writers(
 pub(crate) fn remove_segment(disk: &dyn Disk, dir: &Path, base: LogOffset) -> Result<()> {
     for name in [segment::index_name(base), segment::log_name(base)] {
         let path = dir.join(name);
-        match disk.remove(&path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(Error::io(&path, "remove", error));
-            }
-            _ => {}
-        }
+        named(&path, "remove", disk::remove_if_there(disk, &path))?;
     }
     Ok(())
 }

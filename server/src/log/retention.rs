@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use weir_protocol::ids::LogOffset;
 
-use super::disk::Disk;
+use super::disk::{self, Disk};
 use super::error::{Error, Result};
 use super::flush::Checkpoint;
 use super::meta::Gap;
 use super::recovery::{Recovery, remove_segment, writers_name};
 use super::segment::{self, Segment};
+use super::synced::SyncedMark;
 use super::walk::{Check, Step};
 use super::{Appender, Flushing, Life, Log, take_up};
 
@@ -140,12 +141,10 @@ impl Log {
         offset: LogOffset,
     ) -> Result<()> {
         let disk = &*self.options.disk;
-        let remove = |path: &Path| match disk.remove(path) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::io(path, "remove", error))
-            }
-            _ => Ok(()),
+        let remove = |path: &Path| {
+            disk::remove_if_there(disk, path).map_err(|error| Error::io(path, "remove", error))
         };
+        SyncedMark::remove(disk, &self.dir)?;
         let kept = segments.partition_point(|segment| segment.base_offset < offset);
         let cut = kept.checked_sub(1).and_then(|at| segments.get(at));
         for snapshot in flushing

@@ -12,6 +12,7 @@ use super::disk::memory::{Crash, MemoryDisk};
 use super::*;
 
 mod crashes;
+mod damage;
 mod model;
 mod ranges;
 mod writers;
@@ -35,6 +36,8 @@ pub(super) fn small() -> LogConfig {
         max_batch_bytes: 100_000,
         writer_expiry_ms: 1_000_000,
         max_writers: 100,
+        max_cut_files: 8,
+        max_cut_bytes: 1 << 20,
     }
 }
 

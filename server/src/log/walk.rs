@@ -54,12 +54,7 @@ impl Walk {
         file: &dyn DiskFile,
         mut visit: impl FnMut(&BatchHeader, u64) -> Step,
     ) -> Result<Walked> {
-        let mut window = Window {
-            file,
-            end: self.range.end,
-            start: 0,
-            bytes: Vec::new(),
-        };
+        let mut window = Window::new(file, self.range.end);
         let mut walked = Walked {
             position: self.range.start,
             next_offset: self.next_offset,
@@ -113,16 +108,26 @@ impl Walk {
 }
 
 /// A part of a file in memory that moves forward.
-struct Window<'a> {
+pub(crate) struct Window<'a> {
     file: &'a dyn DiskFile,
     end: u64,
     start: u64,
     bytes: Vec<u8>,
 }
 
-impl Window<'_> {
+impl<'a> Window<'a> {
+    /// Over a file's bytes below `end`.
+    pub(crate) fn new(file: &'a dyn DiskFile, end: u64) -> Self {
+        Self {
+            file,
+            end,
+            start: 0,
+            bytes: Vec::new(),
+        }
+    }
+
     /// `len` bytes at `position`, which lie below the end.
-    fn get(&mut self, position: u64, len: u64) -> io::Result<&[u8]> {
+    pub(crate) fn get(&mut self, position: u64, len: u64) -> io::Result<&[u8]> {
         let held = self.start..self.start + self.bytes.len() as u64;
         if position < held.start || position + len > held.end {
             let want = len.max(CHUNK_BYTES.min(self.end - position));

@@ -71,7 +71,15 @@ impl TabletServer {
     fn append_one(&self, append: Append) -> Result<Done, Error> {
         let replica = self.leader_for(append.bucket, append.routing_bucket_count)?;
         let bytes = u64::try_from(append.records.len()).unwrap_or(0);
-        let (appended, rows) = replica.append(append.records, self.parts.clock.now_ms())?;
+        let now_ms = self.parts.clock.now_ms();
+        let appended = replica.append(append.records, now_ms);
+        if let Err(Error::Log(error)) = &appended
+            && error.is_of_disk()
+        {
+            self.parts.metrics.append_failures.inc();
+            replica.tell_append_failed(error, now_ms);
+        }
+        let (appended, rows) = appended?;
         if !appended.duplicate {
             self.parts.metrics.appended_bytes.inc_by(bytes);
             self.parts.metrics.appended_rows.inc_by(rows);

@@ -9,8 +9,10 @@ use tokio::sync::watch;
 use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
 
 use super::TableInfo;
+use crate::api::sentence;
 use crate::error::Error;
-use crate::log::{Appended, Batches, Flushed, Log, ReadBatches};
+use crate::log::{self, Appended, Batches, Flushed, Log, ReadBatches};
+use crate::notice::Notice;
 
 /// Nothing of the bucket is known to be in the lake.
 const NOT_IN_LAKE: i64 = -1;
@@ -28,6 +30,7 @@ pub(crate) struct Replica {
     log: Arc<Log>,
     max_batch_bytes: usize,
     lake_end: AtomicI64,
+    append_failed: Mutex<Notice>,
 }
 
 /// Versions of the bucket's leader and of its replicas.
@@ -59,6 +62,16 @@ impl Replica {
             log,
             max_batch_bytes,
             lake_end: AtomicI64::new(NOT_IN_LAKE),
+            append_failed: Mutex::default(),
+        }
+    }
+
+    /// Writes a line in the log that the disk refused an append, unless that was said just before.
+    pub(crate) fn tell_append_failed(&self, error: &log::Error, now_ms: i64) {
+        let text = sentence(error);
+        if self.append_failed.lock().is_due(&text, now_ms) {
+            let (table, bucket) = (&self.path, self.bucket);
+            tracing::error!(%table, %bucket, error = text, "the disk refuses appends");
         }
     }
 

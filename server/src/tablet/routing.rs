@@ -12,7 +12,7 @@ impl TabletServer {
     /// `given` buckets.
     ///
     /// # Errors
-    /// [`Error::UnknownBucket`], then [`Error::NotLeader`], then [`Error::StaleRouting`].
+    /// [`Error::UnknownBucket`], then [`Error::Offline`] or [`Error::NotLeader`], then [`Error::StaleRouting`].
     pub(crate) fn leader_for(
         &self,
         bucket: TableBucket,
@@ -21,8 +21,15 @@ impl TabletServer {
         let server = self.parts.id;
         let replica = match self.replicas.read().get(&bucket) {
             Some(Slot::Leader(replica)) => Arc::clone(replica),
-            Some(Slot::Opening(_) | Slot::Broken(_)) => {
-                return Err(Error::NotLeader { bucket, server });
+            Some(slot) => {
+                let Some(offline) = slot.offline() else {
+                    return Err(Error::NotLeader { bucket, server });
+                };
+                return Err(Error::Offline {
+                    bucket,
+                    code: offline.code,
+                    reason: offline.reason.clone(),
+                });
             }
             None if self.cache.knows(bucket) => return Err(Error::NotLeader { bucket, server }),
             None => return Err(Error::UnknownBucket { bucket }),

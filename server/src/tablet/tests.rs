@@ -16,6 +16,7 @@ use weir_catalog::catalog::{IfExists, NewTable};
 use weir_catalog::clock::ManualClock;
 use weir_catalog::store::memory::MemoryStore;
 use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
     BucketId, LogOffset, SchemaId, ServerId, TableBucket, TableId, TablePath, WriterId,
 };
@@ -27,7 +28,9 @@ use weir_protocol::record::log_batch;
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
 use super::{Append, Parts, TabletServer};
+use crate::api::Failure;
 use crate::config::{LimitsConfig, LogConfig};
+use crate::error::Error;
 use crate::log::disk::memory::{Crash, MemoryDisk};
 use crate::log::{self, FlushPolicy, Flusher, LogOptions};
 use crate::metrics::Metrics;
@@ -88,6 +91,13 @@ impl World {
 
     /// Starts the server on what is on the disk and makes it the bucket's leader.
     async fn start(&self, policy: FlushPolicy) -> Life {
+        let (life, refusal) = self.try_start(policy).await;
+        assert_eq!(refusal, None);
+        life
+    }
+
+    /// The same; tells with which code and message the server refused to lead the bucket, if it did.
+    async fn try_start(&self, policy: FlushPolicy) -> (Life, Option<(i32, String)>) {
         let flusher = Flusher::start(policy, 2).unwrap();
         let config = log::LogConfig {
             segment_bytes: 20_000,
@@ -132,25 +142,30 @@ impl World {
         };
         let mut acks = peer.notify_leader_and_isr(request).await.unwrap();
         let answer = acks.recv().await.expect("the bucket is opened");
-        let entry = &answer.notify_buckets_leader_resp[0];
-        assert_eq!((entry.error_code, &entry.error_message), (None, &None));
+        let entry = answer.notify_buckets_leader_resp[0].clone();
+        let refusal = entry.error_code.zip(entry.error_message);
         let bucket = TableBucket {
             table: self.table,
             partition: None,
             bucket: BucketId(0),
         };
-        Life {
+        let life = Life {
             server,
             bucket,
             shutdown,
             _flusher: flusher,
-        }
+        };
+        (life, refusal)
     }
 }
 
 impl Life {
     /// Appends as a client with `acks=-1` does; the offset, once the server would answer with it.
     async fn append(&self, writer: i64, sequence: i32) -> Option<LogOffset> {
+        self.try_append(writer, sequence).await.ok()
+    }
+
+    async fn try_append(&self, writer: i64, sequence: i32) -> Result<LogOffset, Error> {
         let numbers = Int64Array::from_iter_values(std::iter::repeat_n(i64::from(sequence), 20));
         let rows = RecordBatch::try_from_iter([("n", Arc::new(numbers) as _)]).unwrap();
         let writer = WriterId(writer);
@@ -161,9 +176,9 @@ impl Life {
             records,
             routing_bucket_count: Some(1),
         };
-        let appending = self.server.append(vec![append]).await.ok()?.pop()?;
+        let appending = self.server.append(vec![append]).await?.pop().unwrap();
         let deadline = Instant::now() + Duration::from_mins(1);
-        appending.acknowledged(deadline, 60_000).await.ok()
+        appending.acknowledged(deadline, 60_000).await
     }
 
     /// Base offset of each batch in the log, by writer and sequence.
@@ -263,4 +278,79 @@ async fn an_answered_append_survives_a_power_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn with_the_os_policy_a_power_cut_loses_answered_appends() {
     assert!(lost_by_a_power_cut(FlushPolicy::Os, Crash::ForgetAll, 20).await > 0);
+}
+
+#[tokio::test]
+async fn a_bucket_with_damaged_answered_rows_is_offline_and_says_file_and_byte_to_clients() {
+    let world = World::new().await;
+    let life = world.start(FlushPolicy::Always).await;
+    for sequence in 0..3 {
+        life.append(1, sequence).await.unwrap();
+    }
+    world.disk.crash(Crash::ProcessOnly);
+    life.end().await;
+    let path = world.disk.files("log")[0].clone();
+    let mut bytes = world.disk.bytes(&path);
+    let second = bytes.len() / 3;
+    bytes[second + 100] ^= 4;
+    world.disk.set_bytes(&path, &bytes);
+
+    let (life, refusal) = world.try_start(FlushPolicy::Always).await;
+    let (code, message) = refusal.expect("it must not be led");
+    assert_eq!(code, ErrorCode::LogStorage.code());
+    let place = format!("{}: corrupt at byte {second}: checksum", path.display());
+    assert!(message.starts_with(&place), "{message}");
+    assert_eq!(life.server.parts.metrics.buckets_offline.get(), 1);
+    let told = Failure::from(life.try_append(1, 3).await.unwrap_err());
+    assert_eq!(told.code, ErrorCode::LogStorage);
+    assert!(told.message.contains(&place), "{}", told.message);
+    assert_eq!(world.disk.bytes(&path), bytes, "nothing was changed");
+    life.end().await;
+
+    bytes[second + 100] ^= 4;
+    world.disk.set_bytes(&path, &bytes);
+    let life = world.start(FlushPolicy::Always).await;
+    assert_eq!(life.found().len(), 3);
+    assert_eq!(life.server.parts.metrics.buckets_offline.get(), 0);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn whole_batches_cut_off_after_a_power_cut_are_counted() {
+    let world = World::new().await;
+    let life = world.start(FlushPolicy::Os).await;
+    for sequence in 0..3 {
+        life.append(1, sequence).await.unwrap();
+    }
+    world.disk.crash(Crash::ProcessOnly);
+    life.end().await;
+    let path = world.disk.files("log")[0].clone();
+    let mut bytes = world.disk.bytes(&path);
+    let whole = bytes.len() as u64;
+    bytes[..100].fill(0);
+    world.disk.set_bytes(&path, &bytes);
+    let life = world.start(FlushPolicy::Os).await;
+    let metrics = &life.server.parts.metrics;
+    assert_eq!(metrics.log_cut_bytes.get(), whole);
+    assert_eq!(metrics.log_set_aside_bytes.get(), whole);
+    assert_eq!(metrics.log_set_aside_files.get(), 1);
+    life.end().await;
+}
+
+#[tokio::test]
+async fn an_append_that_a_full_disk_refuses_is_counted_and_the_next_one_is_taken() {
+    let world = World::new().await;
+    let life = world.start(FlushPolicy::Always).await;
+    life.append(1, 0).await.unwrap();
+    world.disk.run_full_after(0);
+    for _ in 0..3 {
+        let told = Failure::from(life.try_append(1, 1).await.unwrap_err());
+        assert_eq!(told.code, ErrorCode::DiskWriteLocked);
+        let said = format!("cannot write {}: ", world.disk.files("log")[0].display());
+        assert!(told.message.starts_with(&said), "{}", told.message);
+    }
+    assert_eq!(life.server.parts.metrics.append_failures.get(), 3);
+    world.disk.make_room();
+    life.append(1, 1).await.unwrap();
+    life.end().await;
 }

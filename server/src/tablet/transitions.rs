@@ -16,7 +16,7 @@ use weir_protocol::proto::{
 };
 
 use super::replica::{Epochs, ReplicaParts};
-use super::{Replica, Slot, TableInfo, TabletServer};
+use super::{Offline, Replica, Slot, TableInfo, TabletServer};
 use crate::api::Failure;
 use crate::error::Error;
 use crate::log::Log;
@@ -81,7 +81,7 @@ impl TabletServer {
         let mut replicas = self.replicas.write();
         let known = match replicas.get(&bucket) {
             Some(Slot::Leader(replica)) => Some(replica.epochs()),
-            Some(Slot::Opening(epochs) | Slot::Broken(epochs)) => Some(*epochs),
+            Some(Slot::Opening(epochs, _) | Slot::Broken(epochs, _)) => Some(*epochs),
             None => None,
         };
         if let Some(known) = known
@@ -103,7 +103,8 @@ impl TabletServer {
             replica.set_epochs(epochs);
             return Ok(Admitted::AlreadyLeader);
         }
-        replicas.insert(bucket, Slot::Opening(epochs));
+        let offline = replicas.get(&bucket).and_then(Slot::offline).cloned();
+        replicas.insert(bucket, Slot::Opening(epochs, offline));
         Ok(Admitted::Open)
     }
 
@@ -189,9 +190,11 @@ impl TabletServer {
             self.parts.log_options.clone(),
         )?;
         let report = log.recovery_report();
-        if report.truncated_bytes > 0 || report.removed_segments > 0 {
-            tracing::warn!(%bucket, ?report, "a log was cut back to its last whole batch");
-        }
+        let metrics = &self.parts.metrics;
+        metrics.log_cut_bytes.inc_by(report.truncated_bytes);
+        metrics.log_set_aside_bytes.inc_by(report.set_aside_bytes);
+        let files = u64::try_from(report.set_aside_files).unwrap_or(u64::MAX);
+        metrics.log_set_aside_files.inc_by(files);
         let gap = lake_end
             .map(|lake_end| log.continue_at(lake_end))
             .transpose()?
@@ -217,16 +220,34 @@ impl TabletServer {
         let (failure, unwanted) = {
             let mut replicas = self.replicas.write();
             match (replicas.get(&bucket), opened) {
-                (Some(Slot::Opening(newest)), Ok(replica)) => {
+                (Some(Slot::Opening(newest, offline)), Ok(replica)) => {
                     replica.set_epochs(*newest);
+                    if offline.is_some() {
+                        tracing::info!(%bucket, "a bucket that was offline is served again");
+                        self.parts.metrics.buckets_offline.dec();
+                    }
                     replicas.insert(bucket, Slot::Leader(Arc::new(replica)));
                     self.parts.metrics.leaders.inc();
                     (None, None)
                 }
                 (_, Ok(replica)) => (Some(Error::UnknownBucket { bucket }), Some(replica)),
-                (Some(Slot::Opening(_)), Err(error)) => {
-                    tracing::error!(%bucket, %error, "a bucket cannot be opened");
-                    replicas.insert(bucket, Slot::Broken(epochs));
+                (Some(Slot::Opening(_, before)), Err(error)) => {
+                    let Failure { code, message } = Failure::from(&error);
+                    let known = before
+                        .as_ref()
+                        .is_some_and(|before| before.reason == message);
+                    if before.is_none() {
+                        self.parts.metrics.buckets_offline.inc();
+                    }
+                    // It is tried again and again: what was said is not said again.
+                    if !known {
+                        tracing::error!(%bucket, error = message, "a bucket cannot be opened");
+                    }
+                    let offline = Offline {
+                        code,
+                        reason: message,
+                    };
+                    replicas.insert(bucket, Slot::Broken(epochs, Arc::new(offline)));
                     (Some(error), None)
                 }
                 (_, Err(error)) => (Some(error), None),
@@ -268,7 +289,13 @@ impl TabletServer {
                 self.parts.metrics.leaders.dec();
                 Some(Arc::clone(replica.log()))
             }
-            _ => None,
+            Some(slot) => {
+                if slot.offline().is_some() {
+                    self.parts.metrics.buckets_offline.dec();
+                }
+                None
+            }
+            None => None,
         };
         if !delete {
             if let Some(log) = log {
@@ -302,7 +329,7 @@ impl TabletServer {
             changed.as_mut().enable();
             {
                 let mut replicas = self.replicas.write();
-                if !matches!(replicas.get(&bucket), Some(Slot::Opening(_))) {
+                if !matches!(replicas.get(&bucket), Some(Slot::Opening(..))) {
                     return replicas.remove(&bucket);
                 }
             }

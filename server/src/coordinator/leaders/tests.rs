@@ -2,7 +2,7 @@ use weir_catalog::clock::ManualClock;
 use weir_catalog::store::memory::MemoryStore;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::TablePath;
-use weir_protocol::proto::PbNotifyLeaderAndIsrRespForBucket;
+use weir_protocol::proto::{NotifyLeaderAndIsrResponse, PbNotifyLeaderAndIsrRespForBucket};
 
 use tokio::sync::mpsc;
 
@@ -121,7 +121,7 @@ async fn a_bucket_that_cannot_be_opened_is_tried_again_until_it_can() {
     let (leaders, cache) = leaders(vec![peer]);
     let activation = leaders.activate(group(2)).await.unwrap();
     let (_, acks) = tablet.changes.recv().await.unwrap();
-    acks.send(ack(0, Some(ErrorCode::LogStorage)))
+    acks.send(ack(0, Some(ErrorCode::DiskWriteLocked)))
         .await
         .unwrap();
     acks.send(ack(1, None)).await.unwrap();
@@ -138,6 +138,22 @@ async fn a_bucket_that_cannot_be_opened_is_tried_again_until_it_can() {
     acks.send(ack(0, None)).await.unwrap();
     drop(acks);
     assert_eq!(led(&cache, 0).await, ServerId(0));
+}
+
+#[tokio::test]
+async fn a_bucket_whose_log_cannot_be_read_is_known_at_the_server_that_says_why_and_tried_again() {
+    let (peer, mut tablet) = tablet(0);
+    let (leaders, cache) = leaders(vec![peer]);
+    let activation = leaders.activate(group(1)).await.unwrap();
+    let (_, acks) = tablet.changes.recv().await.unwrap();
+    acks.send(ack(0, Some(ErrorCode::LogStorage)))
+        .await
+        .unwrap();
+    drop(acks);
+    activation.settled().await;
+    assert_eq!(cache.leader(bucket(0)), Some(ServerId(0)));
+    let (again, _acks) = tablet.changes.recv().await.unwrap();
+    assert_eq!(again.notify_buckets_leader_req.len(), 1);
 }
 
 #[tokio::test]
