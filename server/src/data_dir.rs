@@ -49,6 +49,16 @@ impl DataDir {
         })
     }
 
+    /// Takes the lock of a directory that a server has made. Blocks.
+    ///
+    /// # Errors
+    /// As [`DataDir::open`]; [`Error::Disk`] too if there is none.
+    pub fn open_existing(path: &Path) -> Result<Self, Error> {
+        let file = path.join(FORMAT_FILE);
+        fs::metadata(&file).map_err(failed(&file))?;
+        Self::open(path)
+    }
+
     /// The directory.
     pub fn path(&self) -> &Path {
         &self.path

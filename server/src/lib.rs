@@ -4,7 +4,7 @@
 //! * `net` takes connections, `api` turns requests into calls and errors into codes.
 //! * `coordinator` changes what exists and decides who leads; `tablet` leads buckets; `peer` is how
 //!   they talk; `cluster` is what each of them knows.
-//! * [`log`]: the log of a bucket.
+//! * [`log`]: the log of a bucket; [`offline`]: the logs of a data directory that no server has open.
 
 mod api;
 mod cluster;
@@ -18,6 +18,7 @@ pub mod meta_store;
 mod metrics;
 mod net;
 mod notice;
+pub mod offline;
 mod peer;
 mod reads;
 pub mod server;

@@ -20,6 +20,7 @@ pub mod disk;
 pub mod error;
 pub mod flusher;
 pub mod recovery;
+pub mod repair;
 
 mod append;
 mod aside;

@@ -87,6 +87,9 @@ pub enum Command {
         after_help = "Examples:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
     )]
     Lake(LakeCommand),
+    /// Looks over, and mends, the logs of a data directory on which no server runs.
+    #[command(subcommand)]
+    Log(LogCommand),
     /// Audits a lake table against the log it came from.
     #[command(
         after_help = "Example:\n  weir verify demo.lineitem --warehouse ./weir-data/lake\n\nExit code 1 names the bucket that differs."
@@ -390,6 +393,46 @@ pub struct Status {
     /// Ends the pause of this table.
     #[arg(long, value_name = "TABLE", group = "action")]
     pub resume: Option<TablePath>,
+}
+
+/// `weir log …`.
+#[derive(Debug, Subcommand)]
+pub enum LogCommand {
+    /// Reads all logs to the last byte: segments, end, how far they were synced, damage.
+    #[command(
+        after_help = "Example:\n  weir log check ./weir-data\n\nChanges nothing. Exit code 1 names the file and byte of the first damage of each bucket."
+    )]
+    Check(LogCheck),
+    /// Takes damaged records out of a bucket's log, so that it opens again and all others can be read.
+    #[command(
+        after_help = "Example:\n  weir log repair ./weir-data --bucket 3/0 --accept-loss\n\nWhat is taken out stays in *.cut files beside the log. The offsets in it are never used again: a lake\ntable that does not have them yet stops at the gap, and says so in `weir status`."
+    )]
+    Repair(LogRepair),
+}
+
+/// `weir log check`.
+#[derive(Args, Clone, Debug)]
+pub struct LogCheck {
+    /// The data directory.
+    #[arg(env = "WEIR_DATA_DIR")]
+    pub data_dir: PathBuf,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `weir log repair`.
+#[derive(Args, Clone, Debug)]
+pub struct LogRepair {
+    /// The data directory.
+    #[arg(env = "WEIR_DATA_DIR")]
+    pub data_dir: PathBuf,
+    /// The bucket as `weir log check` names it: `TABLE/BUCKET` or `TABLE/PARTITION/BUCKET`, by ids.
+    #[arg(long)]
+    pub bucket: String,
+    /// Says that the damaged records may be lost; without it nothing is done.
+    #[arg(long)]
+    pub accept_loss: bool,
 }
 
 /// `weir lake …`.

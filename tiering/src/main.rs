@@ -31,10 +31,12 @@ async fn run(command: Command) -> Outcome {
         Command::Serve(arguments) => embedded::serve::run(arguments).await,
         #[cfg(feature = "embedded")]
         Command::Demo(arguments) => embedded::demo::run(arguments).await,
+        #[cfg(feature = "embedded")]
+        Command::Log(command) => embedded::log::run(command).await,
         #[cfg(not(feature = "embedded"))]
-        Command::Up(_) | Command::Serve(_) | Command::Demo(_) => Err(Failure::usage(
-            "this weir was built without its server (feature `embedded`)",
-        )),
+        Command::Up(_) | Command::Serve(_) | Command::Demo(_) | Command::Log(_) => Err(
+            Failure::usage("this weir was built without its server (feature `embedded`)"),
+        ),
         Command::Tier(arguments) => tier::run(arguments).await,
         Command::Load(arguments) => load::run(arguments).await,
         Command::Table(command) => table::run(command).await,

@@ -15,6 +15,7 @@ mod crashes;
 mod damage;
 mod model;
 mod ranges;
+mod repair;
 mod writers;
 
 pub(super) const BUCKET: TableBucket = TableBucket {
