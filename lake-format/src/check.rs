@@ -11,6 +11,7 @@ use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKey, FileKind, ManifestEntry};
 use crate::manifest_list::ManifestFileMeta;
+use crate::paths::{checked_path, named};
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
 use crate::table::Table;
@@ -342,7 +343,7 @@ impl<'a> Check<'a> {
             .rsplit_once('/')
             .map_or("", |(folder, _)| folder);
         for extra in &file.extra_files {
-            let path = crate::paths::named(&object_store::path::Path::from(folder), extra);
+            let path = checked_path(folder).and_then(|folder| named(&folder, extra));
             if let Some(path) = self.note(extra, path)? {
                 let found = self.table.size_of(&path).await;
                 self.note(path.as_ref(), found)?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use weir_lake_format::paths::table_path;
+use weir_lake_format::paths::{named, table_path};
 use weir_lake_format::store::{open_existing_warehouse, open_warehouse};
 use weir_lake_format::write::CommitMessage;
 use weir_lake_format::{BucketMode, Partition, Table, TableOptions, TableSchema};
@@ -175,7 +175,9 @@ impl LakeTable {
             });
             let Ok(folder) = folder else { continue };
             for file in message.new_files {
-                let path = folder.clone().join(file.file_name.as_str());
+                let Ok(path) = named(&folder, &file.file_name) else {
+                    continue;
+                };
                 if let Err(error) = self.table.store().delete(&path).await {
                     tracing::warn!(table = %self.path, %path, %error, "left a file of a failed round");
                 }

@@ -38,7 +38,9 @@ async fn table_as(
     total: i64,
     data: Vec<u8>,
 ) -> Table {
-    let table = Table::create(Arc::new(InMemory::new()), Path::from("t"), schema)
+    // A name that `Path::from` would spell otherwise.
+    let root = Path::parse("t~").unwrap();
+    let table = Table::create(Arc::new(InMemory::new()), root, schema)
         .await
         .unwrap();
     let put = async |path: Path, bytes: Vec<u8>| {
@@ -50,7 +52,7 @@ async fn table_as(
     };
     for entry in &entries {
         let dir = table.paths().bucket_dir(None, "", entry.bucket).unwrap();
-        put(dir.join(entry.file.file_name.as_str()), data.clone()).await;
+        put(named(&dir, &entry.file.file_name).unwrap(), data.clone()).await;
     }
     let manifest = encode_manifest(&entries).unwrap();
     let size = i64::try_from(manifest.len()).unwrap();
@@ -162,6 +164,23 @@ async fn each_fault_is_named() {
             "{reason}: {found:?}"
         );
     }
+}
+
+#[tokio::test]
+async fn files_beside_a_data_file_are_looked_for_where_it_is() {
+    let with_index = || {
+        let mut entry = entry("a", 0, 2);
+        entry.file.extra_files = vec!["a.index".to_owned()];
+        entry
+    };
+    let table = table_of(vec![with_index()], 5).await;
+    let absent = table.check_to(CheckDepth::Metadata).await.unwrap();
+    assert_eq!(absent.len(), 1, "{absent:?}");
+    assert_eq!(absent[0].object, "t~/bucket-0/a.index");
+    let path = Path::parse("t~/bucket-0/a.index").unwrap();
+    table.store().put(&path, "x".into()).await.unwrap();
+    let found = table.check_to(CheckDepth::Metadata).await.unwrap();
+    assert!(found.is_empty(), "{found:?}");
 }
 
 #[tokio::test]
@@ -326,7 +345,7 @@ async fn a_file_whose_rows_cannot_be_judged_hides_no_other() {
         .collect();
     assert_eq!(
         objects,
-        ["t/bucket-0/a.parquet", "t/bucket-0/b.parquet"],
+        ["t~/bucket-0/a.parquet", "t~/bucket-0/b.parquet"],
         "{found:?}"
     );
 }
