@@ -125,11 +125,6 @@ impl FrameCodec {
         Self { max_frame_bytes }
     }
 
-    /// Changes the limit, for instance once the peer has authenticated.
-    pub fn set_max_frame_bytes(&mut self, max_frame_bytes: usize) {
-        self.max_frame_bytes = max_frame_bytes;
-    }
-
     fn check(&self, length: usize) -> Result<(), Error> {
         if length > self.max_frame_bytes {
             return Err(Error::TooLarge {
@@ -181,12 +176,22 @@ impl Encoder<Bytes> for FrameCodec {
 }
 
 /// The complete frame of a request. One allocation of the exact size; record bytes are copied once.
-pub fn encode_request(api: ApiKey, version: i16, request_id: i32, body: &impl Message) -> Bytes {
+pub fn encode_request(api: ApiKey, version: i16, request_id: i32, body: &impl Message) -> BytesMut {
     let mut frame = start_frame(REQUEST_HEADER_BYTES + body.encoded_len());
     frame.put_i16(api.key());
     frame.put_i16(version);
     frame.put_i32(request_id);
-    finish_frame(frame, body)
+    body.encode_raw(&mut frame);
+    frame
+}
+
+/// Writes another request id into a frame of [`encode_request`], so that the id can be given out
+/// after the work of encoding.
+pub fn set_request_id(frame: &mut [u8], request_id: i32) {
+    const AT: usize = LENGTH_BYTES + 4;
+    if let Some(place) = frame.get_mut(AT..AT + 4) {
+        place.copy_from_slice(&request_id.to_be_bytes());
+    }
 }
 
 /// Reads the header of a request frame (without length prefix).

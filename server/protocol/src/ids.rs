@@ -46,6 +46,20 @@ numbers! {
     ServerId(i32);
 }
 
+impl TotalBuckets {
+    /// The bucket count of a partition, if it is known for certain: its own, or the table's while
+    /// that was never altered. Altering it there and back again still leaves a partition without a
+    /// count of its own unknown.
+    ///
+    /// * `own`: what the partition was created with; `None` from who does not tell.
+    /// * `table`: the table's, which new partitions copy.
+    /// * `layout_epoch`: how often the table's was altered.
+    pub fn of_partition(own: Option<Self>, table: Option<Self>, layout_epoch: i64) -> Option<Self> {
+        let template = table.filter(|_| layout_epoch == 0);
+        own.or(template).filter(|count| count.0 > 0)
+    }
+}
+
 /// A table by name. Displays as `database.table`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct TablePath {

@@ -24,3 +24,8 @@ mod arbitrary;
 pub mod proto {
     include!(concat!(env!("OUT_DIR"), "/fluss.rs"));
 }
+
+/// The example of the README, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

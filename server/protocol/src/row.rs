@@ -16,7 +16,7 @@ mod wire;
 mod tests;
 
 pub use arrow_values::{array_of, datum_at};
-pub(crate) use wire::{Reader, put_var_u32};
+pub(crate) use wire::{Budget, Reader, put_var_u32};
 
 /// One value of any type. The type stands beside it, in the schema.
 #[derive(Clone, Debug, PartialEq)]

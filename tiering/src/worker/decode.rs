@@ -92,7 +92,7 @@ pub(crate) fn decode(
     }
     let decoded = match form.format {
         LogFormat::Arrow => record::arrow::decode_limited(batch, &form.arrow, form.limits)?,
-        LogFormat::Rows(format) => record::rows::decode(batch, &form.schema, format)?,
+        LogFormat::Rows(format) => record::rows::decode(batch, &form.schema, format, form.limits)?,
     };
     let appends = |types: &Vec<ChangeType>| types.iter().all(|t| *t == ChangeType::AppendOnly);
     if !decoded.change_types.as_ref().is_none_or(appends) {

@@ -64,19 +64,13 @@ impl PartitionInfo {
     /// [`Error::MissingBucketCount`]: a guess would misplace rows.
     pub fn total_buckets(&self, table: &TableInfo) -> Result<TotalBuckets, Error> {
         let epoch = table.bucket_layout_epoch;
-        let default = if epoch == 0 {
-            table.descriptor.bucket_count
-        } else {
-            None
-        };
-        self.bucket_count
-            .or(default.map(TotalBuckets))
-            .filter(|count| count.0 > 0)
-            .ok_or(Error::MissingBucketCount {
-                table: table.table_id,
-                partition: Some(self.id),
-                epoch,
-            })
+        let template = table.descriptor.bucket_count.map(TotalBuckets);
+        let known = TotalBuckets::of_partition(self.bucket_count, template, epoch);
+        known.ok_or(Error::MissingBucketCount {
+            table: table.table_id,
+            partition: Some(self.id),
+            epoch,
+        })
     }
 }
 

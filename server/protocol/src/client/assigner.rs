@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::error::Result;
 use crate::ids::{BucketId, TotalBuckets};
+use crate::row::bucket::positive;
 
 /// Where rows go in a table without bucket key. Both start at bucket 0 of each partition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,25 +59,29 @@ impl Assigner {
     }
 
     /// The bucket of the next rows of a partition, which are `bytes` long.
+    ///
+    /// # Errors
+    /// [`crate::Error::Invalid`] for a count below 1.
     pub(crate) fn assign(
         &mut self,
         partition: Option<&str>,
         total: TotalBuckets,
         bytes: usize,
-    ) -> BucketId {
+    ) -> Result<BucketId> {
+        let total = positive(total)?;
         let place = self.places.entry(partition.map(str::to_owned)).or_default();
         // A partition made anew under the same name may have fewer buckets.
-        let bucket = place.bucket.rem_euclid(total.0.max(1));
+        let bucket = place.bucket.rem_euclid(total);
         place.filled_bytes += bytes;
         if self.spread == Spread::RoundRobin || place.filled_bytes >= self.batch_bytes {
             *place = Place {
-                bucket: (bucket + 1).rem_euclid(total.0.max(1)),
+                bucket: (bucket + 1).rem_euclid(total),
                 filled_bytes: 0,
             };
         } else {
             place.bucket = bucket;
         }
-        BucketId(bucket)
+        Ok(BucketId(bucket))
     }
 
     pub(crate) fn next_buckets(&self) -> Vec<NextBucket> {
@@ -95,9 +101,15 @@ mod tests {
     const THREE: TotalBuckets = TotalBuckets(3);
 
     #[test]
+    fn no_bucket_is_chosen_out_of_none() {
+        let mut assigner = Assigner::new(Spread::Sticky, 100, &[]);
+        assert!(assigner.assign(None, TotalBuckets(0), 1).is_err());
+    }
+
+    #[test]
     fn a_sticky_bucket_is_left_when_a_batch_is_full() {
         let mut assigner = Assigner::new(Spread::Sticky, 100, &[]);
-        let mut go = |bytes| assigner.assign(None, THREE, bytes).0;
+        let mut go = |bytes| assigner.assign(None, THREE, bytes).unwrap().0;
         assert_eq!(
             [go(60), go(60), go(10), go(200), go(1), go(1)],
             [0, 0, 1, 1, 2, 2]
@@ -107,7 +119,7 @@ mod tests {
     #[test]
     fn round_robin_takes_the_next_bucket_each_time_and_partitions_count_apart() {
         let mut assigner = Assigner::new(Spread::RoundRobin, 100, &[]);
-        let mut go = |partition| assigner.assign(Some(partition), THREE, 1).0;
+        let mut go = |partition| assigner.assign(Some(partition), THREE, 1).unwrap().0;
         assert_eq!(
             [go("a"), go("a"), go("b"), go("a"), go("a")],
             [0, 1, 0, 2, 0]
@@ -120,17 +132,21 @@ mod tests {
         let mut whole = Assigner::new(Spread::Sticky, 100, &[]);
         let expected: Vec<_> = sizes
             .iter()
-            .map(|b| whole.assign(None, THREE, *b))
+            .map(|b| whole.assign(None, THREE, *b).unwrap())
             .collect();
         for cut in 0..sizes.len() {
             let (before, after) = sizes.split_at(cut);
             let mut first = Assigner::new(Spread::Sticky, 100, &[]);
             let mut found: Vec<_> = before
                 .iter()
-                .map(|b| first.assign(None, THREE, *b))
+                .map(|b| first.assign(None, THREE, *b).unwrap())
                 .collect();
             let mut second = Assigner::new(Spread::Sticky, 100, &first.next_buckets());
-            found.extend(after.iter().map(|b| second.assign(None, THREE, *b)));
+            found.extend(
+                after
+                    .iter()
+                    .map(|b| second.assign(None, THREE, *b).unwrap()),
+            );
             assert_eq!(found, expected, "cut at {cut}");
         }
     }

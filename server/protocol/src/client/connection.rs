@@ -156,6 +156,21 @@ impl Core {
         self.end.cancel();
     }
 
+    /// Why the connection that has ended does so, for a request that was not handed to it.
+    fn lost_before(&self, api: ApiKey) -> Error {
+        let lost = self.state.lock().lost.clone();
+        lost.unwrap_or(Loss::Closed).error(api, &self.address)
+    }
+
+    /// Ends the connection if there was not one answer since `started`: the peer is gone without a
+    /// word.
+    fn lose_if_silent(&self, started: Instant) {
+        let is_silent = self.state.lock().last_received < started;
+        if is_silent {
+            self.lose(Loss::Closed);
+        }
+    }
+
     fn answer(&self, request_id: i32, result: Result<Bytes, (ErrorCode, String)>) {
         let waiting = {
             let mut state = self.state.lock();
@@ -224,7 +239,8 @@ impl Connection {
     ///
     /// # Errors
     /// [`Error::Server`] of the server; [`Error::Timeout`] after `timeout`, counted from now;
-    /// [`Error::ConnectionLost`]; [`Error::UnsupportedVersion`] without sending anything.
+    /// [`Error::ConnectionLost`]; [`Error::UnsupportedVersion`] and [`Error::Busy`] without sending
+    /// anything.
     pub async fn call<R: Request>(
         &self,
         request: &R,
@@ -234,7 +250,8 @@ impl Connection {
     }
 
     /// Hands a request to the connection; requests go out in the order in which this returns. The
-    /// answer is awaited apart, so that several can be in flight. Waits only for a free slot.
+    /// answer is awaited apart, so that several can be in flight. Waits only for a free slot and for
+    /// room among the frames that are still to be written.
     ///
     /// # Errors
     /// As [`Connection::call`], without the server's.
@@ -292,15 +309,23 @@ impl Inner {
         timeout: Duration,
     ) -> Result<PendingAnswer<R>, Error> {
         let started = Instant::now();
-        let slot = tokio::time::timeout(timeout, Arc::clone(&self.slots).acquire_owned()).await;
-        let Ok(Ok(slot)) = slot else {
-            let address = Arc::clone(&self.core.address);
-            return Err(Error::Timeout {
-                api: R::API_KEY,
-                address,
-                after: timeout,
-            });
+        let busy = || Error::Busy {
+            api: R::API_KEY,
+            address: Arc::clone(&self.core.address),
+            after: timeout,
         };
+        let lost = || self.core.lost_before(R::API_KEY);
+        let slot = Arc::clone(&self.slots).acquire_owned();
+        let slot = tokio::time::timeout_at(started + timeout, slot).await;
+        let slot = slot.map_err(|_| busy())?.map_err(|_| lost())?;
+        // A slot is free again once its caller gives up, although its frame may still be queued.
+        let place = tokio::time::timeout_at(started + timeout, self.outgoing.reserve()).await;
+        let Ok(place) = place else {
+            self.core.lose_if_silent(started);
+            return Err(busy());
+        };
+        let place = place.map_err(|_| lost())?;
+        let mut frame = frame::encode_request(R::API_KEY, version, 0, request);
         let (answer, receiver) = oneshot::channel();
         let request_id = {
             let mut state = self.core.state.lock();
@@ -315,10 +340,9 @@ impl Inner {
                 _slot: slot,
             };
             state.pending.insert(request_id, waiting);
-            let frame = frame::encode_request(R::API_KEY, version, request_id, request);
-            // There is room: the queue is as long as the number of slots, and the slot is ours.
-            // Sending under the lock keeps the order of ids and frames the same.
-            drop(self.outgoing.try_send(frame));
+            frame::set_request_id(&mut frame, request_id);
+            // Under the lock, so that ids and frames are in the same order.
+            place.send(frame.freeze());
             request_id
         };
         Ok(PendingAnswer {
@@ -375,11 +399,7 @@ impl<R: Request> Future for PendingAnswer<R> {
         if this.deadline.as_mut().poll(context).is_pending() {
             return Poll::Pending;
         }
-        let silent = this.core.state.lock().last_received < this.started;
-        if silent {
-            // Not one answer since the request went out: the peer is gone without a word.
-            this.core.lose(Loss::Closed);
-        }
+        this.core.lose_if_silent(this.started);
         Poll::Ready(Err(Error::Timeout {
             api: R::API_KEY,
             address: Arc::clone(&this.core.address),

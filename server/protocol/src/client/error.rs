@@ -45,6 +45,16 @@ pub enum Error {
         /// The deadline.
         after: Duration,
     },
+    /// The connection had no room for another request within the deadline; nothing was sent.
+    #[error("{}: {address} took no further request within {after:?}", api.name())]
+    Busy {
+        /// The call.
+        api: ApiKey,
+        /// Who was to be asked.
+        address: Arc<str>,
+        /// The deadline.
+        after: Duration,
+    },
     /// No connection came about; nothing was sent.
     #[error("{address}: cannot connect")]
     Connect {
@@ -241,6 +251,7 @@ impl Error {
                     )
             }
             Error::Timeout { .. }
+            | Error::Busy { .. }
             | Error::Connect { .. }
             | Error::ConnectionLost { .. }
             | Error::ServerFailure { .. }
@@ -289,6 +300,7 @@ impl Error {
                 code.retry() == Retry::AfterRefresh || *code == ErrorCode::NotCoordinatorLeader
             }
             Error::Timeout { .. }
+            | Error::Busy { .. }
             | Error::Connect { .. }
             | Error::ConnectionLost { .. }
             | Error::ServerFailure { .. }

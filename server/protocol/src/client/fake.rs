@@ -308,6 +308,8 @@ pub(crate) struct FakeCluster {
     pub(crate) client: Client,
     /// PRODUCE_LOG is answered only while this is true.
     pub(crate) answers: watch::Sender<bool>,
+    /// GET_METADATA is answered only while this is true.
+    pub(crate) metadata_answers: watch::Sender<bool>,
 }
 
 impl FakeCluster {
@@ -330,6 +332,7 @@ impl FakeCluster {
         }));
         let (changes, news_of) = watch::channel(());
         let (answers, open_gate) = watch::channel(true);
+        let (metadata_answers, metadata_gate) = watch::channel(true);
         let fake = Arc::clone(&state);
         let handler: Handler = Arc::new(move |call| {
             // In the order of arrival: before the future is polled.
@@ -340,11 +343,15 @@ impl FakeCluster {
                 answer(&mut fake.lock(), &call)
             };
             changes.send_replace(());
-            let (fake, mut changed, mut may_answer) =
-                (Arc::clone(&fake), news_of.clone(), open_gate.clone());
+            let (fake, mut changed) = (Arc::clone(&fake), news_of.clone());
+            let gate = match call.api {
+                ApiKey::ProduceLog => Some(open_gate.clone()),
+                ApiKey::GetMetadata => Some(metadata_gate.clone()),
+                _ => None,
+            };
             Box::pin(async move {
-                if call.api == ApiKey::ProduceLog {
-                    may_answer.wait_for(|may| *may).await.ok();
+                if let Some(mut gate) = gate {
+                    gate.wait_for(|may| *may).await.ok();
                 }
                 if !fetch {
                     return reply;
@@ -377,6 +384,7 @@ impl FakeCluster {
             server,
             client,
             answers,
+            metadata_answers,
         }
     }
 

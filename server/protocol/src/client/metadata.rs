@@ -5,8 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use super::connection::ServerRole;
 use super::{Client, Error};
 use crate::api_key::ApiKey;
 use crate::descriptor::TableDescriptor;
@@ -90,7 +91,13 @@ pub struct PartitionMetadata {
     pub buckets: BTreeMap<BucketId, BucketLeader>,
 }
 
+/// Most tables, and most partitions, that a [`Cluster`] keeps.
+const MAX_KEPT: usize = 20_000;
+
 /// One consistent picture of everything asked for so far. A newer one replaces it as a whole.
+///
+/// Answers may come out of order: of two, what has the higher epoch stays. Beyond 20,000 tables or
+/// partitions, all but those of the last answer are forgotten, and asked for again when needed.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     coordinator: Option<ServerNode>,
@@ -186,11 +193,38 @@ impl Cluster {
         for partition in &answer.partition_metadata {
             self.put_partition(read_partition(partition));
         }
+        self.forget_beyond(MAX_KEPT, answer);
         Ok(())
     }
 
-    fn put_table(&mut self, table: TableMetadata) {
+    /// Forgets what the answer does not name, of tables and of partitions, where there are more
+    /// than `limit`.
+    fn forget_beyond(&mut self, limit: usize, answer: &proto::MetadataResponse) {
+        if self.tables.len() > limit {
+            let named = |id: &TableId| answer.table_metadata.iter().any(|t| t.table_id == id.0);
+            self.tables.retain(|id, _| named(id));
+            self.table_ids.retain(|_, id| named(id));
+        }
+        if self.partitions.len() > limit {
+            let mut named = answer.partition_metadata.iter().map(|p| p.partition_id);
+            let named: BTreeSet<i64> = named.by_ref().collect();
+            self.partitions.retain(|id, _| named.contains(&id.0));
+            self.partition_ids.retain(|_, id| named.contains(&id.0));
+        }
+    }
+
+    fn put_table(&mut self, mut table: TableMetadata) {
         let id = table.table_id;
+        if let Some(known) = self.tables.get(&id) {
+            let age = |t: &TableMetadata| (t.bucket_layout_epoch, t.schema_id);
+            if age(&table) < age(known) {
+                table = TableMetadata {
+                    buckets: table.buckets,
+                    ..TableMetadata::clone(known)
+                };
+            }
+            self.keep_newer_leaders(&mut table.buckets, &known.buckets);
+        }
         let before = self.table_ids.insert(table.path.clone(), id);
         if let Some(before) = before.filter(|before| *before != id) {
             self.forget(before);
@@ -198,14 +232,35 @@ impl Cluster {
         self.tables.insert(id, Arc::new(table));
     }
 
-    fn put_partition(&mut self, partition: PartitionMetadata) {
+    fn put_partition(&mut self, mut partition: PartitionMetadata) {
         let id = partition.partition_id;
+        if let Some(known) = self.partitions.get(&id) {
+            self.keep_newer_leaders(&mut partition.buckets, &known.buckets);
+        }
         let key = (partition.table_id, partition.name.clone());
         let before = self.partition_ids.insert(key, id);
         if let Some(before) = before.filter(|before| *before != id) {
             self.partitions.remove(&before);
         }
         self.partitions.insert(id, Arc::new(partition));
+    }
+
+    /// Puts back the leaders of a higher epoch, as long as the cluster still has them.
+    fn keep_newer_leaders(
+        &self,
+        found: &mut BTreeMap<BucketId, BucketLeader>,
+        known: &BTreeMap<BucketId, BucketLeader>,
+    ) {
+        for (bucket, known) in known {
+            let is_listed = |id| self.tablets.contains_key(&id);
+            if let Some(found) = found.get_mut(bucket)
+                && found.epoch.is_some()
+                && known.epoch > found.epoch
+                && known.leader.is_none_or(is_listed)
+            {
+                *found = known.clone();
+            }
+        }
     }
 
     fn forget(&mut self, table: TableId) {
@@ -227,18 +282,16 @@ pub fn resolve_bucket_count(
     partition: Option<PartitionId>,
 ) -> Result<TotalBuckets, Error> {
     let epoch = table.bucket_layout_epoch;
-    let known = match (own, partition) {
-        (Some(own), _) => Some(own),
-        (None, Some(_)) if epoch > 0 => None,
-        (None, _) => table.descriptor.bucket_count.map(TotalBuckets),
+    let template = table.descriptor.bucket_count.map(TotalBuckets);
+    let known = match partition {
+        Some(_) => TotalBuckets::of_partition(own, template, epoch),
+        None => template.filter(|count| count.0 > 0),
     };
-    known
-        .filter(|count| count.0 > 0)
-        .ok_or(Error::MissingBucketCount {
-            table: table.table_id,
-            partition,
-            epoch,
-        })
+    known.ok_or(Error::MissingBucketCount {
+        table: table.table_id,
+        partition,
+        epoch,
+    })
 }
 
 fn read_table(table: &proto::PbTableMetadata) -> Result<TableMetadata, Error> {
@@ -284,6 +337,23 @@ fn read_buckets(buckets: &[proto::PbBucketMetadata]) -> BTreeMap<BucketId, Bucke
 #[derive(Debug, Default)]
 pub(crate) struct Metadata {
     cluster: RwLock<Arc<Cluster>>,
+    /// Held while the next picture is made, so that readers wait for its exchange alone.
+    changing: Mutex<()>,
+}
+
+impl Metadata {
+    /// Replaces the picture by a changed one, unless the change fails.
+    fn change(
+        &self,
+        change: impl FnOnce(&mut Cluster) -> Result<(), Error>,
+    ) -> Result<Arc<Cluster>, Error> {
+        let _changing = self.changing.lock();
+        let mut cluster = Cluster::clone(&self.cluster.read());
+        change(&mut cluster)?;
+        let cluster = Arc::new(cluster);
+        *self.cluster.write() = Arc::clone(&cluster);
+        Ok(cluster)
+    }
 }
 
 /// What to ask GET_METADATA for; empty asks who is in the cluster.
@@ -312,6 +382,7 @@ impl Client {
     ///
     /// # Errors
     /// 7 of an unknown table, 36 of an unknown partition: one bad name fails the whole request.
+    /// [`Error::NoServer`] while no tablet server has registered.
     pub async fn refresh(&self, query: &MetadataQuery) -> Result<Arc<Cluster>, Error> {
         let partition = |path: &PhysicalTablePath| proto::PbPhysicalTablePath {
             database_name: path.table.database.clone(),
@@ -325,17 +396,11 @@ impl Client {
         };
         let answer = self.any_server(request).await?;
         if answer.tablet_servers.is_empty() {
-            let missing = "tablet servers";
-            return Err(Error::Incomplete {
-                api: ApiKey::GetMetadata,
-                missing,
-            });
+            // A cluster that has just started: they are yet to register.
+            let role = ServerRole::Tablet;
+            return Err(Error::NoServer { role });
         }
-        let mut slot = self.inner.metadata.cluster.write();
-        let mut cluster = Cluster::clone(&slot);
-        cluster.merge(&answer)?;
-        *slot = Arc::new(cluster);
-        Ok(Arc::clone(&slot))
+        self.inner.metadata.change(|cluster| cluster.merge(&answer))
     }
 
     /// A table's metadata, from the cache or asked for.
@@ -449,12 +514,14 @@ impl Client {
 
     /// Forgets a table with its partitions; the next call that needs it asks again.
     pub fn invalidate(&self, path: &TablePath) {
-        let mut slot = self.inner.metadata.cluster.write();
-        let mut cluster = Cluster::clone(&slot);
-        if let Some(table) = cluster.table_ids.remove(path) {
-            cluster.forget(table);
-        }
-        *slot = Arc::new(cluster);
+        let forget = |cluster: &mut Cluster| {
+            if let Some(table) = cluster.table_ids.remove(path) {
+                cluster.forget(table);
+            }
+            Ok(())
+        };
+        // Forgetting fails in no way.
+        drop(self.inner.metadata.change(forget));
     }
 }
 
@@ -470,3 +537,6 @@ pub(crate) fn wire_path(path: &TablePath) -> proto::PbTablePath {
 pub(crate) fn read_path(path: &proto::PbTablePath) -> TablePath {
     TablePath::new(&path.database_name, &path.table_name)
 }
+
+#[cfg(test)]
+mod tests;

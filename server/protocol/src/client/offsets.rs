@@ -206,8 +206,8 @@ fn read_offsets(
         let failed = bucket_error(api, bucket, entry.error_code, entry.error_message);
         let result = match (failed, entry.offset) {
             (Some(error), _) => Err(error),
-            (None, Some(offset)) => Ok(LogOffset(offset)),
-            (None, None) => Err(Error::Incomplete {
+            (None, Some(offset)) if offset >= 0 => Ok(LogOffset(offset)),
+            (None, _) => Err(Error::Incomplete {
                 api,
                 missing: "an offset",
             }),
@@ -238,4 +238,35 @@ pub(crate) fn bucket_error(
         code,
         message: message.unwrap_or_default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offset_below_zero_is_none() {
+        let request = OffsetsRequest {
+            path: TablePath::new("d", "t"),
+            table: TableId(1),
+            partition: None,
+            buckets: vec![BucketId(0), BucketId(1)],
+            spec: OffsetSpec::Latest,
+            routing_count: TotalBuckets(2),
+        };
+        let entry = |bucket_id, offset| proto::PbListOffsetsRespForBucket {
+            bucket_id,
+            offset: Some(offset),
+            ..Default::default()
+        };
+        let buckets_resp = vec![entry(0, -1), entry(1, 0)];
+        let answer = proto::ListOffsetsResponse { buckets_resp };
+        let mut offsets = Offsets::new();
+        read_offsets(&request, &request.buckets, Ok(answer), &mut offsets);
+        assert!(matches!(
+            offsets[&BucketId(0)],
+            Err(Error::Incomplete { .. })
+        ));
+        assert_eq!(offsets[&BucketId(1)].as_ref().unwrap(), &LogOffset(0));
+    }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::{Backoff, Client, Error};
-use crate::ids::{LogOffset, ServerId, TableBucket, TableId, TablePath, TotalBuckets};
+use crate::ids::{LogOffset, PartitionId, ServerId, TableBucket, TableId, TablePath, TotalBuckets};
 use crate::record::LogBatch;
 
 mod fetch;
@@ -103,6 +103,13 @@ struct Trouble {
     refresh: bool,
 }
 
+/// Leaders that were asked for, and per partition whether there was an answer.
+#[derive(Debug)]
+struct LookUp {
+    buckets: Vec<TableBucket>,
+    results: BTreeMap<Option<PartitionId>, Result<(), Error>>,
+}
+
 /// Reads several buckets of one table. Not shared: one task polls it. Dropped, it stops fetching.
 ///
 /// At most two answers per leader are in memory: the one given to the caller and the next one.
@@ -114,6 +121,8 @@ pub struct LogFetcher {
     config: LogFetcherConfig,
     positions: BTreeMap<TableBucket, Position>,
     fetches: JoinSet<Fetch>,
+    /// At most one look-up of leaders.
+    look_ups: JoinSet<LookUp>,
     busy: BTreeSet<ServerId>,
     ready: Vec<FetchedBucket>,
     answers: u64,
@@ -129,6 +138,7 @@ impl LogFetcher {
             config,
             positions: BTreeMap::new(),
             fetches: JoinSet::new(),
+            look_ups: JoinSet::new(),
             busy: BTreeSet::new(),
             ready: Vec::new(),
             answers: 0,
@@ -193,10 +203,7 @@ impl LogFetcher {
                 tokio::time::sleep_until(deadline).await;
                 return Vec::new();
             }
-            if self.wants_refresh() {
-                self.refresh().await;
-                continue;
-            }
+            self.start_look_up();
             let wake = self
                 .next_rest_end()
                 .map_or(deadline, |end| end.min(deadline));
@@ -204,6 +211,12 @@ impl LogFetcher {
                 Some(done) = self.fetches.join_next() => {
                     match done {
                         Ok(done) => self.take(done),
+                        Err(lost) => lost.try_into_panic().map_or((), |p| resume_unwind(p)),
+                    }
+                }
+                Some(done) = self.look_ups.join_next() => {
+                    match done {
+                        Ok(done) => self.take_leaders(done),
                         Err(lost) => lost.try_into_panic().map_or((), |p| resume_unwind(p)),
                     }
                 }
@@ -260,38 +273,49 @@ impl LogFetcher {
         }
     }
 
-    fn wants_refresh(&self) -> bool {
-        let now = Instant::now();
-        self.positions
-            .values()
-            .any(|position| position.wants_refresh(now))
-    }
-
+    /// When the next bucket that rests is to be looked at again; while leaders are looked up, those
+    /// that wait for one are left out.
     fn next_rest_end(&self) -> Option<Instant> {
-        let rests = |p: &Position| p.trouble.as_ref().map(|trouble| trouble.rest_until);
-        self.positions
-            .values()
-            .filter(|position| !position.in_flight)
-            .filter_map(rests)
-            .min()
+        let looking = !self.look_ups.is_empty();
+        let trouble = |p: &Position| {
+            let trouble = p.trouble.as_ref().filter(|_| !p.in_flight);
+            let resting = trouble.filter(|trouble| !(looking && trouble.refresh));
+            resting.map(|trouble| trouble.rest_until)
+        };
+        self.positions.values().filter_map(trouble).min()
     }
 
-    /// Looks up the leaders of all buckets that want it.
-    async fn refresh(&mut self) {
+    /// Begins to look up the leaders of all buckets that want it, beside the fetches of the others.
+    fn start_look_up(&mut self) {
         let now = Instant::now();
+        if !self.look_ups.is_empty() {
+            return;
+        }
         let wanting = self
             .positions
             .iter()
             .filter(|(_, position)| position.wants_refresh(now));
-        let wanting: Vec<TableBucket> = wanting.map(|(bucket, _)| *bucket).collect();
-        let partitions = wanting.iter().map(|bucket| bucket.partition).collect();
-        let results = self
-            .client
-            .refresh_each(&self.path, self.table, &partitions)
-            .await;
+        let buckets: Vec<TableBucket> = wanting.map(|(bucket, _)| *bucket).collect();
+        if buckets.is_empty() {
+            return;
+        }
+        let (client, path, table) = (self.client.clone(), self.path.clone(), self.table);
+        self.look_ups.spawn(async move {
+            let partitions = buckets.iter().map(|bucket| bucket.partition).collect();
+            let results = client.refresh_each(&path, table, &partitions).await;
+            LookUp { buckets, results }
+        });
+    }
+
+    fn take_leaders(&mut self, done: LookUp) {
         let cluster = self.client.cluster();
-        for bucket in wanting {
-            match results.get(&bucket.partition) {
+        for bucket in done.buckets {
+            // Whoever subscribed anew meanwhile did not ask.
+            let asked = |position: &Position| position.trouble.as_ref().is_some_and(|t| t.refresh);
+            if !self.positions.get(&bucket).is_some_and(asked) {
+                continue;
+            }
+            match done.results.get(&bucket.partition) {
                 Some(Err(error)) => self.fail(bucket, error.clone()),
                 _ if cluster.leader(bucket).is_none() => {
                     self.fail(bucket, Error::NoLeader { bucket });

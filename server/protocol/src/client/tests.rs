@@ -110,6 +110,27 @@ async fn a_write_is_sent_once_and_its_unknown_outcome_is_told() {
 }
 
 #[tokio::test]
+async fn a_cluster_whose_tablet_servers_are_yet_to_come_is_asked_again() {
+    let asked = AtomicUsize::new(0);
+    let (_server, client) = cluster_with(move |call, node| {
+        let is_first = asked.fetch_add(1, Ordering::Relaxed) == 1;
+        let tablet_servers = if is_first { vec![] } else { vec![node.clone()] };
+        call.ok(&proto::MetadataResponse {
+            coordinator_server: Some(node),
+            tablet_servers,
+            ..Default::default()
+        })
+    })
+    .await;
+    let error = client.refresh_cluster().await.unwrap_err();
+    let role = ServerRole::Tablet;
+    assert!(matches!(error, Error::NoServer { role: r } if r == role));
+    assert!(error.is_retriable());
+    let again = client.retrying(|| client.refresh_cluster()).await.unwrap();
+    assert_eq!(again.tablets().count(), 1);
+}
+
+#[tokio::test]
 async fn no_lake_snapshot_is_a_value_and_other_errors_stay_errors() {
     let code = Arc::new(Mutex::new(ErrorCode::LakeSnapshotNotExist));
     let answer = Arc::clone(&code);

@@ -171,6 +171,15 @@ pub(super) struct Target {
     pub(super) total_buckets: TotalBuckets,
 }
 
+/// Rows that fit a batch and know where they go.
+#[derive(Debug)]
+struct Routed {
+    target: Arc<Target>,
+    bucket: BucketId,
+    rows: RecordBatch,
+    bytes: usize,
+}
+
 /// Rows on their way into an open batch.
 #[derive(Debug)]
 pub(super) struct Piece {
@@ -260,18 +269,24 @@ impl LogWriter {
     /// Cancelled, some of the rows may be written.
     ///
     /// # Errors
-    /// [`Error::Rows`] for rows that are not the table's, before any of them is taken; why a
-    /// partition could not be had.
+    /// [`Error::Rows`] for rows that are not the table's, and why a partition could not be had: both
+    /// before any of the rows is taken, so that the append may be repeated. [`Error::Closed`].
     pub async fn append(&self, rows: RecordBatch) -> Result<Acknowledgement, Error> {
         let rows = self.router.conform(&rows)?;
-        let mut batches = Vec::new();
+        let mut parts = Vec::new();
         for part in self.router.by_partition(&rows)? {
             let target = self.partitions.target(part.spec.as_ref()).await?;
-            for (bucket, rows) in self.route(&target, &part.rows)? {
-                let (ack, receiver) = oneshot::channel();
-                batches.push(receiver);
-                self.hand_over(&target, bucket, rows, ack).await?;
-            }
+            parts.push((target, part.rows));
+        }
+        let mut routed = Vec::new();
+        for (target, rows) in &parts {
+            routed.extend(self.route(target, rows)?);
+        }
+        let mut batches = Vec::with_capacity(routed.len());
+        for one in routed {
+            let (ack, receiver) = oneshot::channel();
+            batches.push(receiver);
+            self.hand_over(one, ack).await?;
         }
         Ok(Acknowledgement { batches })
     }
@@ -311,51 +326,63 @@ impl LogWriter {
     }
 
     /// Pieces of rows, none larger than a batch, with their buckets.
-    fn route(
-        &self,
-        target: &Target,
-        rows: &RecordBatch,
-    ) -> Result<Vec<(BucketId, RecordBatch)>, Error> {
+    fn route(&self, target: &Arc<Target>, rows: &RecordBatch) -> Result<Vec<Routed>, Error> {
         let total = target.total_buckets;
-        let mut routed = Vec::new();
+        let routed = |bucket, (rows, bytes)| Routed {
+            target: Arc::clone(target),
+            bucket,
+            rows,
+            bytes,
+        };
         if let Some(by_key) = self.router.by_bucket_key(rows, total)? {
-            for (bucket, rows) in by_key {
-                routed.extend(self.pieces(&rows).into_iter().map(|rows| (bucket, rows)));
-            }
-            return Ok(routed);
+            let of_bucket = |(bucket, rows)| {
+                let pieces = self.pieces(&rows).into_iter();
+                pieces.map(move |piece| routed(bucket, piece))
+            };
+            return Ok(by_key.into_iter().flat_map(of_bucket).collect());
         }
         let mut assigner = self.assigner.lock();
-        for rows in self.pieces(rows) {
-            let bytes = memory_bytes(&rows);
-            routed.push((assigner.assign(target.name.as_deref(), total, bytes), rows));
-        }
-        Ok(routed)
+        let assigned = self.pieces(rows).into_iter().map(|piece| {
+            let bucket = assigner.assign(target.name.as_deref(), total, piece.1);
+            let bucket = bucket.map_err(|e| Error::codec("bucket of rows", e))?;
+            Ok(routed(bucket, piece))
+        });
+        assigned.collect()
     }
 
-    /// Cuts rows so that each piece fits a batch, as far as rows can be cut.
-    fn pieces(&self, rows: &RecordBatch) -> Vec<RecordBatch> {
-        let count = memory_bytes(rows)
+    /// Cuts rows so that each piece fits a batch, as far as rows can be cut; with each, its bytes.
+    fn pieces(&self, rows: &RecordBatch) -> Vec<(RecordBatch, usize)> {
+        let bytes = memory_bytes(rows);
+        let count = bytes
             .div_ceil(self.batch_bytes)
             .clamp(1, rows.num_rows().max(1));
+        if count == 1 && rows.num_rows() > 0 {
+            return vec![(rows.clone(), bytes)];
+        }
         let step = rows.num_rows().div_ceil(count).max(1);
         let starts = (0..rows.num_rows()).step_by(step);
-        starts
-            .map(|start| rows.slice(start, step.min(rows.num_rows() - start)))
-            .collect()
+        let piece = |start| {
+            let piece = rows.slice(start, step.min(rows.num_rows() - start));
+            let bytes = memory_bytes(&piece);
+            (piece, bytes)
+        };
+        starts.map(piece).collect()
     }
 
     async fn hand_over(
         &self,
-        target: &Arc<Target>,
-        bucket: BucketId,
-        rows: RecordBatch,
+        routed: Routed,
         ack: oneshot::Sender<Result<Appended, Error>>,
     ) -> Result<(), Error> {
-        let bytes = memory_bytes(&rows);
+        let Routed {
+            target,
+            bucket,
+            rows,
+            bytes,
+        } = routed;
         let wanted = u32::try_from(bytes.min(self.buffer_bytes / 4)).unwrap_or(u32::MAX);
         let memory = Arc::clone(&self.memory).acquire_many_owned(wanted).await;
         let memory = memory.map_err(|_| Error::Closed)?;
-        let target = Arc::clone(target);
         let piece = Piece {
             target,
             bucket,

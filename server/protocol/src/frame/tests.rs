@@ -36,7 +36,7 @@ fn a_length_above_the_limit_is_refused_before_any_byte_of_the_frame_arrives() {
         ),
         "{error:?}"
     );
-    codec.set_max_frame_bytes(17);
+    let mut codec = FrameCodec::new(17);
     assert!(codec.decode(&mut source).unwrap().is_none());
 }
 

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use bytes::Bytes;
 
-use super::arrow::DecodedBatch;
+use super::arrow::{DecodeLimits, DecodedBatch};
 use super::log_batch::{HEADER_SIZE, LogBatch, RecordsHeader, finish};
 use super::{BatchIdentity, ChangeType, put_at};
 use crate::error::{Error, Result};
-use crate::row::{Datum, Reader, array_of, compacted, datum_at, indexed};
+use crate::row::{Budget, Datum, Reader, array_of, compacted, datum_at, indexed};
 use crate::schema::Schema;
 
 const FORMAT: &str = "row log batch";
@@ -43,9 +43,13 @@ impl RowFormat {
     /// # Errors
     /// [`Error::Corrupt`] for bytes that are no such row.
     pub fn decode(self, bytes: &[u8], schema: &Schema) -> Result<Vec<Datum>> {
+        self.decode_within(bytes, schema, &Budget::of_row(bytes.len()))
+    }
+
+    fn decode_within(self, bytes: &[u8], schema: &Schema, budget: &Budget) -> Result<Vec<Datum>> {
         match self {
-            Self::Indexed => indexed::decode(bytes, &schema.columns),
-            Self::Compacted => compacted::decode(bytes, &schema.columns),
+            Self::Indexed => indexed::decode_within(bytes, &schema.columns, budget),
+            Self::Compacted => compacted::decode_within(bytes, &schema.columns, budget),
         }
     }
 }
@@ -146,8 +150,15 @@ pub(super) fn put_record_length(out: &mut [u8], start: usize) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Corrupt`] for bytes that are no batch of that schema and format;
-/// [`Error::ValueMismatch`] for a null where the schema forbids it.
-pub fn decode(batch: &LogBatch, schema: &Schema, format: RowFormat) -> Result<DecodedBatch> {
+/// [`Error::ValueMismatch`] for a null where the schema forbids it; [`Error::TooLarge`] for values,
+/// nulls among them, that take more memory than the limits say.
+pub fn decode(
+    batch: &LogBatch,
+    schema: &Schema,
+    format: RowFormat,
+    limits: DecodeLimits,
+) -> Result<DecodedBatch> {
+    let budget = Budget::new(usize::try_from(limits.max_uncompressed_bytes).unwrap_or(usize::MAX));
     let records = batch.records();
     let mut reader = Reader::new(&records, FORMAT);
     // A record has 5 bytes at least; more records than that are a lie, and nothing is allocated for
@@ -156,14 +167,14 @@ pub fn decode(batch: &LogBatch, schema: &Schema, format: RowFormat) -> Result<De
     if count > records.len() / 5 {
         return Err(reader.corrupt("more records than bytes"));
     }
-    let mut columns = vec![Vec::with_capacity(count); schema.columns.len()];
+    let mut columns = vec![Vec::new(); schema.columns.len()];
     let mut change_types = Vec::with_capacity(count);
     for _ in 0..count {
         let length = reader.length()?;
         let mut record = Reader::new(reader.take(length)?, FORMAT);
         let change = ChangeType::from_byte(record.byte()?);
         change_types.push(change.ok_or_else(|| reader.corrupt("change type is above 4"))?);
-        let row = format.decode(record.rest(), schema)?;
+        let row = format.decode_within(record.rest(), schema, &budget)?;
         for (column, value) in columns.iter_mut().zip(row) {
             column.push(value);
         }

@@ -4,7 +4,7 @@
 //! Source: fluss `AlignedRowWriter`, `PaimonBinaryRowWriter`.
 
 use super::slots::{self, Nested, Section, set_bit};
-use super::wire::is_null;
+use super::wire::{Budget, is_null};
 use super::{Datum, check_arity};
 use crate::error::{Error, Result};
 use crate::schema::LogicalType;
@@ -46,10 +46,20 @@ pub fn encode<T: AsRef<LogicalType>>(row: &[Datum], types: &[T]) -> Result<Vec<u
 /// # Errors
 /// [`Error::Corrupt`] for bytes that are no row of these types.
 pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Datum>> {
+    decode_within(bytes, types, &Budget::of_row(bytes.len()))
+}
+
+/// As [`decode`]; [`Error::TooLarge`] if the values take more memory than the budget has.
+pub(super) fn decode_within<T: AsRef<LogicalType>>(
+    bytes: &[u8],
+    types: &[T],
+    budget: &Budget,
+) -> Result<Vec<Datum>> {
     let slots_at = null_bytes(types.len());
     if bytes.len() < slots_at + 8 * types.len() {
         return Err(Error::corrupt(FORMAT, "bytes are cut off"));
     }
+    budget.charge_values(types.len())?;
     let value = |(index, ty): (usize, &T)| {
         if is_null(bytes, index + HEADER_BITS) {
             return Ok(Datum::Null);
@@ -59,6 +69,7 @@ pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Da
             slots_at + 8 * index,
             &ty.as_ref().kind,
             Nested::Aligned,
+            budget,
         )
     };
     types.iter().enumerate().map(value).collect()

@@ -4,6 +4,7 @@
 //! `MurmurHashUtils`.
 
 use super::key::KeyFormat;
+use crate::error::{Error, Result};
 use crate::ids::{BucketId, TotalBuckets};
 
 mod vector;
@@ -40,7 +41,7 @@ fn length_u32(bytes: &[u8]) -> u32 {
 
 /// Murmur3 of 32 bits as Flink, Fluss and Paimon have it, seed 42. Not the standard: each byte past
 /// the last whole word is sign-extended and mixed as a word of its own.
-pub fn murmur(bytes: &[u8]) -> i32 {
+pub(super) fn murmur(bytes: &[u8]) -> i32 {
     let (words, rest) = bytes.as_chunks::<4>();
     let mut h1 = SEED;
     for word in words {
@@ -76,29 +77,37 @@ fn remix(hash: i32) -> i32 {
     if mixed == i32::MIN { 0 } else { mixed.abs() }
 }
 
-/// The bucket of a compacted key, for tables without lake (or of lance). `total` below 1 counts as
-/// 1.
-pub fn fluss_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
-    BucketId(remix(murmur(key)) % total.0.max(1))
-}
-
-/// The bucket of a Paimon key. `total` below 1 counts as 1.
-pub fn paimon_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
-    BucketId((murmur(key) % total.0.max(1)).abs())
-}
-
-/// The bucket of an Iceberg key. `total` below 1 counts as 1.
-pub fn iceberg_bucket(key: &[u8], total: TotalBuckets) -> BucketId {
-    BucketId((murmur_standard(key) & 0x7fff_ffff).cast_signed() % total.0.max(1))
+/// A count by which keys are spread.
+///
+/// # Errors
+/// [`Error::Invalid`] for one below 1.
+pub(crate) fn positive(total: TotalBuckets) -> Result<i32> {
+    if total.0 >= 1 {
+        return Ok(total.0);
+    }
+    Err(Error::invalid(
+        "bucket count",
+        total.to_string(),
+        "must be at least 1",
+    ))
 }
 
 impl KeyFormat {
-    /// The bucket of a key in this format.
-    pub fn bucket(self, key: &[u8], total: TotalBuckets) -> BucketId {
+    /// The bucket of a key in this format: Fluss's own way for compacted keys (tables without lake,
+    /// or of lance), else the lake's.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for a `total` below 1.
+    pub fn bucket(self, key: &[u8], total: TotalBuckets) -> Result<BucketId> {
+        Ok(BucketId(self.bucket_of(key, positive(total)?)))
+    }
+
+    /// As [`Self::bucket`] of a `total` that is [`positive`].
+    fn bucket_of(self, key: &[u8], total: i32) -> i32 {
         match self {
-            Self::Compacted => fluss_bucket(key, total),
-            Self::Paimon => paimon_bucket(key, total),
-            Self::Iceberg => iceberg_bucket(key, total),
+            Self::Compacted => remix(murmur(key)) % total,
+            Self::Paimon => (murmur(key) % total).abs(),
+            Self::Iceberg => (murmur_standard(key) & 0x7fff_ffff).cast_signed() % total,
         }
     }
 }

@@ -6,8 +6,8 @@
 
 use super::slots::{self, Nested};
 use super::wire::{
-    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits,
-    put_var_u32, put_var_u64, text, timestamp,
+    Budget, Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32,
+    owned_bytes, put_null_bits, put_var_u32, put_var_u64, text, timestamp,
 };
 use super::{Datum, check_arity, is_compact_decimal, is_compact_timestamp};
 use crate::error::Result;
@@ -50,14 +50,24 @@ pub fn encode_into<T: AsRef<LogicalType>>(
 /// # Errors
 /// [`crate::Error::Corrupt`] for bytes that are no row of these types, down to the last byte.
 pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Datum>> {
+    decode_within(bytes, types, &Budget::of_row(bytes.len()))
+}
+
+/// As [`decode`]; [`crate::Error::TooLarge`] if the values take more memory than the budget has.
+pub(crate) fn decode_within<T: AsRef<LogicalType>>(
+    bytes: &[u8],
+    types: &[T],
+    budget: &Budget,
+) -> Result<Vec<Datum>> {
     let mut reader = Reader::new(bytes, FORMAT);
     let nulls = reader.take(types.len().div_ceil(8))?;
+    budget.charge_values(types.len())?;
     let mut row = Vec::with_capacity(types.len());
     for (index, ty) in types.iter().enumerate() {
         row.push(if is_null(nulls, index) {
             Datum::Null
         } else {
-            read(&mut reader, &ty.as_ref().kind)?
+            read(&mut reader, &ty.as_ref().kind, budget)?
         });
     }
     reader.finish()?;
@@ -126,7 +136,7 @@ pub(super) fn write(out: &mut Vec<u8>, value: &Datum, kind: &TypeKind) -> Result
 }
 
 /// Reads one value that is not null.
-pub(super) fn read(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
+fn read(reader: &mut Reader<'_>, kind: &TypeKind, budget: &Budget) -> Result<Datum> {
     Ok(match kind {
         TypeKind::Boolean => Datum::Boolean(reader.byte()? != 0),
         TypeKind::TinyInt => Datum::TinyInt(i8::from_le_bytes(reader.array()?)),
@@ -137,8 +147,8 @@ pub(super) fn read(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
         TypeKind::BigInt => Datum::BigInt(reader.var_u64()?.cast_signed()),
         TypeKind::Float => Datum::Float(f32::from_le_bytes(reader.array()?)),
         TypeKind::Double => Datum::Double(f64::from_le_bytes(reader.array()?)),
-        TypeKind::Char { .. } | TypeKind::String => text(reader.var_bytes()?, FORMAT)?,
-        TypeKind::Binary { .. } | TypeKind::Bytes => Datum::Bytes(reader.var_bytes()?.to_vec()),
+        TypeKind::Char { .. } | TypeKind::String => text(reader.var_bytes()?, FORMAT, budget)?,
+        TypeKind::Binary { .. } | TypeKind::Bytes => owned_bytes(reader.var_bytes()?, budget)?,
         TypeKind::Decimal { precision, .. } if is_compact_decimal(*precision) => {
             Datum::Decimal(i128::from(reader.var_u64()?.cast_signed()))
         }
@@ -158,13 +168,15 @@ pub(super) fn read(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
             reader.var_bytes()?,
             element,
             Nested::Compacted,
+            budget,
         )?),
         TypeKind::Map(key, value) => Datum::Map(slots::decode_map(
             reader.var_bytes()?,
             key,
             value,
             Nested::Compacted,
+            budget,
         )?),
-        TypeKind::Row(fields) => Datum::Row(decode(reader.var_bytes()?, fields)?),
+        TypeKind::Row(fields) => Datum::Row(decode_within(reader.var_bytes()?, fields, budget)?),
     })
 }

@@ -6,8 +6,8 @@
 
 use super::slots::{self, Nested};
 use super::wire::{
-    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, put_null_bits,
-    text, timestamp,
+    Budget, Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32,
+    owned_bytes, put_null_bits, text, timestamp,
 };
 use super::{Datum, check_arity, is_compact_decimal, is_compact_timestamp};
 use crate::error::{Error, Result};
@@ -82,8 +82,18 @@ pub fn encode_into<T: AsRef<LogicalType>>(
 /// # Errors
 /// [`Error::Corrupt`] for bytes that are no row of these types, down to the last byte.
 pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Datum>> {
+    decode_within(bytes, types, &Budget::of_row(bytes.len()))
+}
+
+/// As [`decode`]; [`Error::TooLarge`] if the values take more memory than the budget has.
+pub(crate) fn decode_within<T: AsRef<LogicalType>>(
+    bytes: &[u8],
+    types: &[T],
+    budget: &Budget,
+) -> Result<Vec<Datum>> {
     let mut reader = Reader::new(bytes, FORMAT);
     let nulls = reader.take(types.len().div_ceil(8))?;
+    budget.charge_values(types.len())?;
     let mut lengths = Reader::new(reader.take(4 * variable_columns(types))?, FORMAT);
     let mut row = Vec::with_capacity(types.len());
     for (index, ty) in types.iter().enumerate() {
@@ -91,9 +101,9 @@ pub fn decode<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Da
         let value = if is_null(nulls, index) {
             Datum::Null
         } else if is_variable(kind) {
-            read_variable(reader.take(lengths.length()?)?, kind)?
+            read_variable(reader.take(lengths.length()?)?, kind, budget)?
         } else {
-            read_fixed(&mut reader, kind)?
+            read_fixed(&mut reader, kind, budget)?
         };
         row.push(value);
     }
@@ -169,22 +179,29 @@ fn put_padded(out: &mut Vec<u8>, bytes: &[u8], length: i32) -> Result<()> {
     Ok(())
 }
 
-fn read_variable(bytes: &[u8], kind: &TypeKind) -> Result<Datum> {
+fn read_variable(bytes: &[u8], kind: &TypeKind, budget: &Budget) -> Result<Datum> {
     Ok(match kind {
-        TypeKind::String => text(bytes, FORMAT)?,
+        TypeKind::String => text(bytes, FORMAT, budget)?,
         TypeKind::Decimal { .. } => Datum::Decimal(decimal_from_bytes(bytes, FORMAT)?),
-        TypeKind::Array(element) => {
-            Datum::Array(slots::decode_array(bytes, element, Nested::Indexed)?)
-        }
-        TypeKind::Map(key, value) => {
-            Datum::Map(slots::decode_map(bytes, key, value, Nested::Indexed)?)
-        }
-        TypeKind::Row(fields) => Datum::Row(decode(bytes, fields)?),
-        _ => Datum::Bytes(bytes.to_vec()),
+        TypeKind::Array(element) => Datum::Array(slots::decode_array(
+            bytes,
+            element,
+            Nested::Indexed,
+            budget,
+        )?),
+        TypeKind::Map(key, value) => Datum::Map(slots::decode_map(
+            bytes,
+            key,
+            value,
+            Nested::Indexed,
+            budget,
+        )?),
+        TypeKind::Row(fields) => Datum::Row(decode_within(bytes, fields, budget)?),
+        _ => owned_bytes(bytes, budget)?,
     })
 }
 
-fn read_fixed(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
+fn read_fixed(reader: &mut Reader<'_>, kind: &TypeKind, budget: &Budget) -> Result<Datum> {
     Ok(match kind {
         TypeKind::Boolean => Datum::Boolean(reader.byte()? != 0),
         TypeKind::TinyInt => Datum::TinyInt(i8::from_le_bytes(reader.array()?)),
@@ -201,10 +218,10 @@ fn read_fixed(reader: &mut Reader<'_>, kind: &TypeKind) -> Result<Datum> {
                 .iter()
                 .rposition(|byte| *byte != 0)
                 .map_or(0, |last| last + 1);
-            text(padded.get(..end).unwrap_or_default(), FORMAT)?
+            text(padded.get(..end).unwrap_or_default(), FORMAT, budget)?
         }
         TypeKind::Binary { length } => {
-            Datum::Bytes(reader.take(usize::try_from(*length).unwrap_or(0))?.to_vec())
+            owned_bytes(reader.take(usize::try_from(*length).unwrap_or(0))?, budget)?
         }
         TypeKind::Decimal { .. } => Datum::Decimal(i128::from(reader.i64()?)),
         TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision } => {

@@ -3,7 +3,7 @@
 //!
 //! Source: fluss `CompactedKeyEncoder`, `PaimonKeyEncoder`, `IcebergKeyEncoder`, `KeyEncoder`.
 
-use super::wire::{Reader, decimal_bytes};
+use super::wire::decimal_bytes;
 use super::{Datum, binary, check_arity, compacted};
 use crate::error::{Error, Result};
 use crate::schema::{LogicalType, TypeKind};
@@ -123,25 +123,6 @@ pub fn encode_compacted_key<T: AsRef<LogicalType>>(
     Ok(out)
 }
 
-/// The values of a compacted key.
-///
-/// # Errors
-/// [`Error::Corrupt`] for bytes that are no key of these types.
-pub fn decode_compacted_key<T: AsRef<LogicalType>>(
-    bytes: &[u8],
-    types: &[T],
-) -> Result<Vec<Datum>> {
-    let mut reader = Reader::new(bytes, FORMAT);
-    let mut values = Vec::with_capacity(types.len());
-    for ty in types {
-        let kind = &ty.as_ref().kind;
-        check_scalar(kind)?;
-        values.push(compacted::read(&mut reader, kind)?);
-    }
-    reader.finish()?;
-    Ok(values)
-}
-
 /// Paimon's key: a [`binary`] row of the key columns; null only where the type allows.
 ///
 /// # Errors
@@ -154,14 +135,6 @@ pub fn encode_paimon_key<T: AsRef<LogicalType>>(values: &[Datum], types: &[T]) -
         }
     }
     binary::encode(values, types)
-}
-
-/// The values of a Paimon key.
-///
-/// # Errors
-/// [`Error::Corrupt`] for bytes that are no key of these types.
-pub fn decode_paimon_key<T: AsRef<LogicalType>>(bytes: &[u8], types: &[T]) -> Result<Vec<Datum>> {
-    binary::decode(bytes, types)
 }
 
 /// Iceberg's key, of exactly one column: integers and dates as 64 bits, times as microseconds, text

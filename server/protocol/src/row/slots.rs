@@ -4,7 +4,8 @@
 //! Source: fluss `AbstractBinaryWriter`, `BinaryArrayWriter`, `BinaryArray`, `BinaryMap`.
 
 use super::wire::{
-    Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32, text, timestamp,
+    Budget, Reader, check_decimal, decimal_bytes, decimal_from_bytes, is_null, length_u32,
+    owned_bytes, text, timestamp,
 };
 use super::{Datum, binary, compacted, indexed, is_compact_decimal, is_compact_timestamp};
 use crate::error::{Error, Result};
@@ -32,11 +33,16 @@ impl Nested {
         }
     }
 
-    fn decode(self, bytes: &[u8], fields: &[crate::schema::RowField]) -> Result<Vec<Datum>> {
+    fn decode(
+        self,
+        bytes: &[u8],
+        fields: &[crate::schema::RowField],
+        budget: &Budget,
+    ) -> Result<Vec<Datum>> {
         match self {
-            Self::Compacted => compacted::decode(bytes, fields),
-            Self::Indexed => indexed::decode(bytes, fields),
-            Self::Aligned => binary::decode(bytes, fields),
+            Self::Compacted => compacted::decode_within(bytes, fields, budget),
+            Self::Indexed => indexed::decode_within(bytes, fields, budget),
+            Self::Aligned => binary::decode_within(bytes, fields, budget),
         }
     }
 }
@@ -152,7 +158,13 @@ impl Section<'_> {
 }
 
 /// Reads a value that is not null from its slot at `at` in the row or array `section`.
-pub(super) fn read(section: &[u8], at: usize, kind: &TypeKind, nested: Nested) -> Result<Datum> {
+pub(super) fn read(
+    section: &[u8],
+    at: usize,
+    kind: &TypeKind,
+    nested: Nested,
+    budget: &Budget,
+) -> Result<Datum> {
     let mut slot = Reader::new(section.get(at..).unwrap_or_default(), FORMAT);
     Ok(match kind {
         TypeKind::Boolean => Datum::Boolean(slot.byte()? != 0),
@@ -164,8 +176,8 @@ pub(super) fn read(section: &[u8], at: usize, kind: &TypeKind, nested: Nested) -
         TypeKind::BigInt => Datum::BigInt(slot.i64()?),
         TypeKind::Float => Datum::Float(f32::from_le_bytes(slot.array()?)),
         TypeKind::Double => Datum::Double(f64::from_le_bytes(slot.array()?)),
-        TypeKind::Char { .. } | TypeKind::String => text(text_at(section, at)?, FORMAT)?,
-        TypeKind::Binary { .. } | TypeKind::Bytes => Datum::Bytes(text_at(section, at)?.to_vec()),
+        TypeKind::Char { .. } | TypeKind::String => text(text_at(section, at)?, FORMAT, budget)?,
+        TypeKind::Binary { .. } | TypeKind::Bytes => owned_bytes(text_at(section, at)?, budget)?,
         TypeKind::Decimal { precision, .. } if is_compact_decimal(*precision) => {
             Datum::Decimal(i128::from(slot.i64()?))
         }
@@ -186,15 +198,17 @@ pub(super) fn read(section: &[u8], at: usize, kind: &TypeKind, nested: Nested) -
             tail_at(section, slot.array()?)?,
             element,
             nested,
+            budget,
         )?),
         TypeKind::Map(key, value) => Datum::Map(decode_map(
             tail_at(section, slot.array()?)?,
             key,
             value,
             nested,
+            budget,
         )?),
         TypeKind::Row(fields) => {
-            Datum::Row(nested.decode(tail_at(section, slot.array()?)?, fields)?)
+            Datum::Row(nested.decode(tail_at(section, slot.array()?)?, fields, budget)?)
         }
     })
 }
@@ -274,6 +288,7 @@ pub(super) fn decode_array(
     bytes: &[u8],
     element: &LogicalType,
     nested: Nested,
+    budget: &Budget,
 ) -> Result<Vec<Datum>> {
     let mut reader = Reader::new(bytes, FORMAT);
     let count = reader.length()?;
@@ -285,11 +300,12 @@ pub(super) fn decode_array(
         .checked_mul(width(kind))
         .ok_or_else(|| reader.corrupt("count is too large"))?;
     reader.take(size)?;
+    budget.charge_values(count)?;
     let item = |index: usize| {
         if is_null(nulls, index) {
             return Ok(Datum::Null);
         }
-        read(bytes, header + width(kind) * index, kind, nested)
+        read(bytes, header + width(kind) * index, kind, nested, budget)
     };
     (0..count).map(item).collect()
 }
@@ -314,11 +330,12 @@ pub(super) fn decode_map(
     key: &LogicalType,
     value: &LogicalType,
     nested: Nested,
+    budget: &Budget,
 ) -> Result<Vec<(Datum, Datum)>> {
     let mut reader = Reader::new(bytes, "binary map");
     let length = reader.length()?;
-    let keys = decode_array(reader.take(length)?, key, nested)?;
-    let values = decode_array(reader.clone().rest(), value, nested)?;
+    let keys = decode_array(reader.take(length)?, key, nested, budget)?;
+    let values = decode_array(reader.clone().rest(), value, nested, budget)?;
     if keys.len() != values.len() {
         return Err(reader.corrupt("number of keys differs from values"));
     }

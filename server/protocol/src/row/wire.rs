@@ -1,7 +1,45 @@
 //! The parts that row formats share: a checked reader, LEB128 numbers, decimals as bytes.
 
+use std::cell::Cell;
+
 use super::Datum;
 use crate::error::{Error, Result};
+
+/// Memory that decoded values may take. Parts of a row can be named more than once, each time for
+/// values of their own, so that the bytes alone are no bound.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: usize,
+    left: Cell<usize>,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: usize) -> Self {
+        let left = Cell::new(limit);
+        Self { limit, left }
+    }
+
+    /// What a row of this many bytes may take: an honest one has at most 8 values a byte, its nulls.
+    pub(crate) fn of_row(bytes: usize) -> Self {
+        let most = bytes.saturating_mul(16 * size_of::<Datum>());
+        Self::new(most.saturating_add(4096))
+    }
+
+    pub(crate) fn charge(&self, bytes: usize) -> Result<()> {
+        let too_large = Error::TooLarge {
+            what: "bytes of decoded rows",
+            size: (self.limit - self.left.get()).saturating_add(bytes) as u64,
+            limit: self.limit as u64,
+        };
+        let left = self.left.get().checked_sub(bytes).ok_or(too_large)?;
+        self.left.set(left);
+        Ok(())
+    }
+
+    pub(crate) fn charge_values(&self, count: usize) -> Result<()> {
+        self.charge(count.saturating_mul(size_of::<Datum>()))
+    }
+}
 
 /// Reads from the front of a slice; every read past the end is an error.
 #[derive(Clone, Debug)]
@@ -173,8 +211,15 @@ pub(super) fn timestamp(millis: i64, nanos: i32, format: &'static str) -> Result
     ))
 }
 
+/// Bytes as a value of their own.
+pub(super) fn owned_bytes(bytes: &[u8], budget: &Budget) -> Result<Datum> {
+    budget.charge(bytes.len())?;
+    Ok(Datum::Bytes(bytes.to_vec()))
+}
+
 /// Text read from bytes.
-pub(super) fn text(bytes: &[u8], format: &'static str) -> Result<Datum> {
+pub(super) fn text(bytes: &[u8], format: &'static str, budget: &Budget) -> Result<Datum> {
+    budget.charge(bytes.len())?;
     let text =
         std::str::from_utf8(bytes).map_err(|_| Error::corrupt(format, "text is not UTF-8"))?;
     Ok(Datum::String(text.to_owned()))

@@ -269,9 +269,36 @@ async fn a_request_above_the_bound_waits_until_one_is_answered_or_given_up() {
     let connection = bench.open(after_hello(|_| Reply::Silence)).await.unwrap();
     let first = connection.send(&exists("a"), LATE).await.unwrap();
     let error = connection.send(&exists("b"), SOON).await.unwrap_err();
-    assert!(matches!(error, Error::Timeout { .. }));
+    assert!(matches!(error, Error::Busy { .. }));
+    assert!(!error.outcome_is_unknown(), "nothing was sent");
     drop(first);
     connection.send(&exists("c"), LATE).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_request_that_the_queue_has_no_room_for_is_never_taken_for_sent() {
+    let mut bench = Bench::new();
+    bench.config.max_in_flight = 1;
+    let (ours, mut theirs) = tokio::io::duplex(256);
+    // Says hello, and then reads nothing more.
+    bench.servers.spawn(async move {
+        let mut requests = FramedRead::new(&mut theirs, FrameCodec::default());
+        let hello = requests.next().await.unwrap().unwrap();
+        let id = frame::decode_request(hello).unwrap().request_id;
+        let hello = frame::encode_success(id, &all_versions(None));
+        theirs.write_all(&hello).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let connection = Connection::open(ours, bench.config.clone(), &bench.tasks, &bench.stop);
+    let connection = connection.await.unwrap();
+    let large = exists(&"a".repeat(1000));
+    // One is being written, one is queued; both are given up, and their slots are free.
+    for _ in 0..2 {
+        drop(connection.send(&large, LATE).await.unwrap());
+    }
+    let error = connection.send(&large, SOON).await.unwrap_err();
+    assert!(matches!(error, Error::Busy { .. }), "{error}");
+    assert!(connection.is_lost(), "no byte came all the while");
 }
 
 #[tokio::test]

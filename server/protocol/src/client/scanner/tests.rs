@@ -135,6 +135,37 @@ async fn a_leader_that_moved_is_looked_up_and_the_bucket_read_on() {
 }
 
 #[tokio::test]
+async fn a_leader_that_is_not_found_keeps_no_other_bucket_from_being_read() {
+    let cluster = filled(2, 3).await;
+    let lost = cluster.state.lock().bucket(0);
+    let moved = [ErrorCode::NotLeaderOrFollower].into();
+    cluster.state.lock().fetch_errors.insert(lost, moved);
+    let config = LogFetcherConfig {
+        // An answer a batch.
+        max_bucket_bytes: 1,
+        ..Default::default()
+    };
+    let mut logs = fetcher(&cluster, config);
+    for bucket in 0..2 {
+        logs.subscribe(subscription(&cluster, bucket, 0, Some(3)));
+    }
+    cluster.metadata_answers.send_replace(false);
+    let others = async {
+        let mut fetched = Vec::new();
+        while !fetched.iter().any(|one: &FetchedBucket| one.finished) {
+            fetched.extend(logs.poll(LONG).await);
+        }
+        assert!(logs.poll(SHORT).await.is_empty(), "the wait has its end");
+        fetched
+    };
+    let fetched = tokio::time::timeout(LONG, others).await.unwrap();
+    let other = cluster.state.lock().bucket(1);
+    assert_eq!(offsets(&fetched, other), [0, 1, 2]);
+    cluster.metadata_answers.send_replace(true);
+    assert_eq!(offsets(&drain(&mut logs).await, lost), [0, 1, 2]);
+}
+
+#[tokio::test]
 async fn an_offset_outside_of_the_log_is_a_typed_error_of_its_bucket_alone() {
     let cluster = filled(2, 2).await;
     let mut logs = fetcher(&cluster, LogFetcherConfig::default());

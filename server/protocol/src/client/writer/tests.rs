@@ -170,7 +170,8 @@ async fn rows_of_a_keyed_table_go_to_the_bucket_of_their_key() {
             let key = format
                 .encode(&[crate::row::Datum::BigInt(*id)], &types)
                 .unwrap();
-            assert_eq!(format.bucket(&key, TotalBuckets(3)), bucket.bucket);
+            let own = format.bucket(&key, TotalBuckets(3)).unwrap();
+            assert_eq!(own, bucket.bucket);
         }
         total += ids.len();
     }
@@ -504,6 +505,31 @@ async fn a_missing_partition_is_made_and_awaited_until_id_and_count_are_there() 
             .count(crate::api_key::ApiKey::CreatePartition),
         1
     );
+}
+
+#[tokio::test]
+async fn an_append_that_fails_for_one_partition_writes_to_none() {
+    let cluster = FakeCluster::start(by_day(1)).await;
+    let there = FakePartition {
+        id: 5,
+        bucket_count: Some(1),
+        hidden: 0,
+    };
+    cluster
+        .state
+        .lock()
+        .partitions
+        .insert("a".to_owned(), there);
+    let config = LogWriterConfig {
+        create_partitions: false,
+        ..by_flush()
+    };
+    let writer = open(&cluster, config).await;
+    let rows = rows_of_days(&[1, 2], &["a", "missing"]);
+    let error = writer.append(rows).await.unwrap_err();
+    assert_eq!(error.code(), Some(ErrorCode::PartitionNotExists));
+    writer.flush().await.unwrap();
+    assert_eq!(produced(&cluster), []);
 }
 
 #[tokio::test]

@@ -56,7 +56,13 @@ fn golden_batches_of_rows_are_written_and_read() {
         (INDEXED, RowFormat::Indexed),
         (COMPACTED, RowFormat::Compacted),
     ] {
-        let decoded = decode(&parse(&Bytes::from_static(golden)), &schema(), format).unwrap();
+        let decoded = decode(
+            &parse(&Bytes::from_static(golden)),
+            &schema(),
+            format,
+            DecodeLimits::default(),
+        )
+        .unwrap();
         assert_eq!((decoded.batch, decoded.change_types), (three_rows(), None));
     }
 }
@@ -69,7 +75,13 @@ fn a_changelog_keeps_a_change_type_a_row() {
         ChangeType::Delete,
     ];
     let bytes = encode_compacted(id(), Some(&types), &three_rows(), &schema()).unwrap();
-    let decoded = decode(&parse(&bytes), &schema(), RowFormat::Compacted).unwrap();
+    let decoded = decode(
+        &parse(&bytes),
+        &schema(),
+        RowFormat::Compacted,
+        DecodeLimits::default(),
+    )
+    .unwrap();
     assert_eq!(decoded.change_types.as_deref(), Some(&types[..]));
     assert!(encode_compacted(id(), Some(&types[..2]), &three_rows(), &schema()).is_err());
 }
@@ -81,7 +93,12 @@ fn a_header_that_claims_records_without_bytes_is_refused() {
     put_at(&mut bytes, 44, &i32::MAX.to_le_bytes());
     let batch = batches(bytes).next().unwrap().unwrap();
     assert!(matches!(
-        decode(&batch, &schema(), RowFormat::Compacted),
+        decode(
+            &batch,
+            &schema(),
+            RowFormat::Compacted,
+            DecodeLimits::default()
+        ),
         Err(Error::Corrupt { .. })
     ));
 }
@@ -93,7 +110,7 @@ proptest! {
         prop_assert_eq!(&rows_of(&expected, &schema).unwrap(), &rows);
         for format in [RowFormat::Indexed, RowFormat::Compacted] {
             let bytes = encode(format, id(), None, &rows, &schema).unwrap();
-            prop_assert_eq!(&decode(&parse(&bytes), &schema, format).unwrap().batch, &expected);
+            prop_assert_eq!(&decode(&parse(&bytes), &schema, format, DecodeLimits::default()).unwrap().batch, &expected);
         }
     }
 
@@ -107,8 +124,27 @@ proptest! {
                 bytes[*at] = *value;
             }
             for batch in batches(bytes).flatten() {
-                let _ = decode(&batch, &schema(), format);
+                let _ = decode(&batch, &schema(), format, DecodeLimits::default());
             }
         }
     }
+}
+
+#[test]
+fn rows_of_nulls_are_charged_for_the_memory_they_take() {
+    let columns =
+        (0..64).map(|n| Column::new(format!("f{n}"), LogicalType::nullable(TypeKind::Int)));
+    let schema = Schema::new(columns.collect(), vec![]).unwrap();
+    let rows = vec![vec![Datum::Null; 64]; 100];
+    let bytes = encode(RowFormat::Compacted, id(), None, &rows, &schema).unwrap();
+    let needed = (100 * 64 * size_of::<Datum>()) as u64;
+    let read = |max_uncompressed_bytes| {
+        let limits = DecodeLimits {
+            max_uncompressed_bytes,
+        };
+        decode(&parse(&bytes), &schema, RowFormat::Compacted, limits)
+    };
+    assert_eq!(read(needed).unwrap().batch.num_rows(), 100);
+    let error = read(needed - 1).unwrap_err();
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }

@@ -17,6 +17,7 @@ use super::super::key::{KeyFormat, timestamp_micros};
 use super::super::slots::{Nested, Section, set_bit};
 use super::super::wire::{decimal_bytes, length_u32, put_var_u32, put_var_u64};
 use super::super::{is_compact_decimal, is_compact_timestamp};
+use super::positive;
 use crate::error::{Error, Result};
 use crate::ids::TotalBuckets;
 use crate::record::put_at;
@@ -37,13 +38,7 @@ pub fn bucket_ids(
     format: KeyFormat,
     total: TotalBuckets,
 ) -> Result<Vec<i32>> {
-    if total.0 < 1 {
-        return Err(Error::invalid(
-            "bucket count",
-            total.to_string(),
-            "must be at least 1",
-        ));
-    }
+    let total = positive(total)?;
     let known = batch.num_columns();
     let column = |index: &usize| match batch.columns().get(*index) {
         Some(array) => KeyColumn::of(
@@ -78,11 +73,11 @@ pub fn bucket_ids(
             KeyFormat::Paimon => write_paimon(&mut key, &columns, row)?,
             KeyFormat::Iceberg => {
                 for column in &columns {
-                    column.write_iceberg(&mut key, row);
+                    column.write_iceberg(&mut key, row)?;
                 }
             }
         }
-        buckets.push(format.bucket(&key, total).0);
+        buckets.push(format.bucket_of(&key, total));
     }
     Ok(buckets)
 }
@@ -237,18 +232,21 @@ impl<'a> KeyColumn<'a> {
     }
 
     /// INT, DATE and TIME: 32 bits.
-    fn int(&self, row: usize) -> Option<i32> {
-        match self {
-            Self::Int(array) => Some(array.value(row)),
-            Self::Date(array) => Some(array.value(row)),
-            Self::Time32(values, factor, _) => Some(values.get(row)?.wrapping_mul(*factor)),
-            Self::Time64(values, divisor, _) => {
-                // A time of day fits 32 bits in milliseconds; what does not is no time of day.
-                let millis = values.get(row)?.div_euclid(*divisor);
-                Some(i32::try_from(millis).unwrap_or(i32::MAX))
+    fn int(&self, row: usize) -> Result<Option<i32>> {
+        let millis = match self {
+            Self::Int(array) => return Ok(Some(array.value(row))),
+            Self::Date(array) => return Ok(Some(array.value(row))),
+            Self::Time32(values, factor, _) => {
+                values.get(row).and_then(|value| value.checked_mul(*factor))
             }
-            _ => None,
-        }
+            Self::Time64(values, divisor, _) => values
+                .get(row)
+                .and_then(|value| i32::try_from(value.div_euclid(*divisor)).ok()),
+            _ => return Ok(None),
+        };
+        // A time of day fits 32 bits in milliseconds; what does not is no time of day.
+        let too_long = || Error::invalid("key", "TIME", "longer than 32 bits of milliseconds");
+        millis.map(Some).ok_or_else(too_long)
     }
 
     /// Text and bytes.
@@ -277,7 +275,7 @@ impl<'a> KeyColumn<'a> {
     }
 
     fn write_compacted(&self, key: &mut Vec<u8>, row: usize) -> Result<()> {
-        if let Some(value) = self.int(row) {
+        if let Some(value) = self.int(row)? {
             put_var_u32(key, value.cast_unsigned());
         } else if let Some(bytes) = self.bytes(row) {
             put_var_u32(key, length_u32(bytes.len())?);
@@ -316,7 +314,7 @@ impl<'a> KeyColumn<'a> {
     }
 
     fn write_slot(&self, section: &mut Section<'_>, at: usize, row: usize) -> Result<()> {
-        if let Some(value) = self.int(row) {
+        if let Some(value) = self.int(row)? {
             put_at(section.out, at, &value.to_le_bytes());
         } else if let Some(bytes) = self.bytes(row) {
             section.text(at, bytes)?;
@@ -343,12 +341,12 @@ impl<'a> KeyColumn<'a> {
         Ok(())
     }
 
-    fn write_iceberg(&self, key: &mut Vec<u8>, row: usize) {
+    fn write_iceberg(&self, key: &mut Vec<u8>, row: usize) -> Result<()> {
         if let Some(bytes) = self.bytes(row) {
             key.extend_from_slice(bytes);
         } else if let Some((millis, nanos, _)) = self.moment(row) {
             key.extend_from_slice(&timestamp_micros(millis, nanos).to_le_bytes());
-        } else if let Some(value) = self.int(row) {
+        } else if let Some(value) = self.int(row)? {
             let is_time = matches!(self, Self::Time32(..) | Self::Time64(..));
             let factor = if is_time { 1000 } else { 1 };
             key.extend_from_slice(&(i64::from(value) * factor).to_le_bytes());
@@ -364,5 +362,6 @@ impl<'a> KeyColumn<'a> {
                 _ => {}
             }
         }
+        Ok(())
     }
 }
