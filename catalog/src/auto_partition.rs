@@ -126,9 +126,13 @@ pub fn plan(
     }
     if partition_key_count == 1 {
         let known: BTreeSet<&str> = partitions.iter().map(|p| p.name.as_str()).collect();
-        let ahead = (0..i64::from(table.precreate)).take(MAX_CHANGES);
-        for name in ahead.filter_map(|steps| table.text(now_ms, steps)) {
-            if !known.contains(name.as_str()) && !plan.create.contains(&name) {
+        let ahead = (0..i64::from(table.precreate)).map_while(|steps| table.text(now_ms, steps));
+        for name in ahead.filter(|name| !known.contains(name.as_str())) {
+            if plan.create.len() == MAX_CHANGES {
+                break;
+            }
+            // Around a change of the clocks, two steps may have the same text.
+            if !plan.create.contains(&name) {
                 plan.create.push(name);
             }
         }

@@ -10,8 +10,7 @@ use crate::{Error, Result};
 /// * `table_count`: the table's count, which new partitions copy.
 /// * `epoch`: how often the table's count was altered.
 ///
-/// The table's count stands in for a missing own one only while it was never altered; altering it
-/// there and back again still leaves older partitions unknown.
+/// As [`TotalBuckets::of_partition`].
 ///
 /// # Errors
 /// [`Error::StaleMetadata`] if the count is missing at an epoch above 0.
@@ -21,13 +20,10 @@ pub fn resolve(
     table_count: TotalBuckets,
     epoch: i64,
 ) -> Result<TotalBuckets> {
-    match own {
-        Some(own) => Ok(own),
-        None if epoch == 0 => Ok(table_count),
-        None => Err(Error::StaleMetadata {
-            what: format!("partition {partition} of table {table}"),
-        }),
-    }
+    let known = TotalBuckets::of_partition(own, Some(table_count), epoch);
+    known.ok_or_else(|| Error::StaleMetadata {
+        what: format!("partition {partition} of table {table}"),
+    })
 }
 
 #[cfg(test)]

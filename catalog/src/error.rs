@@ -1,6 +1,6 @@
 //! Why a catalog call failed.
 
-use weir_protocol::ids::{SchemaId, TableId, TablePath, TieringEpoch};
+use weir_protocol::ids::{SchemaId, TableBucket, TableId, TablePath};
 
 use crate::store::StoreError;
 
@@ -229,7 +229,8 @@ pub enum Error {
         /// The table.
         path: TablePath,
     },
-    /// The lake refused or failed. The change of the table was not made.
+    /// The lake refused or failed. The table was not changed; the lake may have been, and takes the
+    /// same change again.
     #[error("lake table {path}: {source}")]
     Lake {
         /// The table, by its Fluss name.
@@ -238,6 +239,12 @@ pub enum Error {
         source: Cause,
         /// Whether the same call may succeed later.
         retriable: bool,
+    },
+    /// The table, or a partition of it, does not have this bucket.
+    #[error("there is no {bucket}")]
+    BucketNotExist {
+        /// The bucket.
+        bucket: TableBucket,
     },
     /// Nothing of the table is in the lake, or not the snapshot asked for.
     #[error("table {table} has no such lake snapshot")]
@@ -254,16 +261,6 @@ pub enum Error {
         snapshot_id: i64,
         /// What is wrong.
         reason: String,
-    },
-    /// A newer tiering round owns the table.
-    #[error("table {table}: tiering epoch {ours} is fenced by {current}")]
-    FencedTieringEpoch {
-        /// The table.
-        table: TableId,
-        /// The epoch of the caller.
-        ours: TieringEpoch,
-        /// The epoch of the table.
-        current: TieringEpoch,
     },
     /// A document or file would be larger than the store takes.
     #[error("{what} would be too large: {source}")]

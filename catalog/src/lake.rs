@@ -9,6 +9,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use object_store::ObjectStore;
 use object_store::path::Path;
+use weir_lake_format::paths::table_path;
 use weir_lake_format::{NewTable, SchemaChange, Table, TableSchema};
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
@@ -100,16 +101,16 @@ impl PaimonCatalog {
     }
 
     /// The folder of a lake table, `path` being its name in the lake (see [`lake_path`]).
-    pub fn table_root(&self, path: &TablePath) -> Path {
-        self.warehouse
-            .clone()
-            .join(format!("{}.db", path.database))
-            .join(path.table.as_str())
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the name cannot be a folder.
+    pub fn table_root(&self, path: &TablePath) -> Result<Path> {
+        table_path(&self.warehouse, &path.database, &path.table).map_err(|e| failed(path, e))
     }
 
     /// Opens the lake table of a table; `None` if there is none.
     pub async fn open(&self, path: &TablePath, table: &TableDescriptor) -> Result<Option<Table>> {
-        let root = self.table_root(&lake_path(path, table));
+        let root = self.table_root(&lake_path(path, table))?;
         match Table::open(Arc::clone(&self.store), root).await {
             Ok(table) => Ok(Some(table)),
             Err(weir_lake_format::Error::NotFound { .. }) => Ok(None),
@@ -200,7 +201,7 @@ impl LakeCatalog for PaimonCatalog {
         }
         let schema = TableSchema::create(wanted.clone(), self.clock.now_ms())
             .map_err(|error| failed(path, error))?;
-        let root = self.table_root(&lake_path(path, table));
+        let root = self.table_root(&lake_path(path, table))?;
         match Table::create(Arc::clone(&self.store), root, &schema).await {
             Ok(_) => Ok(()),
             Err(weir_lake_format::Error::AlreadyExists { .. }) => {
@@ -295,8 +296,11 @@ impl LakeCatalog for PaimonCatalog {
     }
 }
 
+/// What the lake said of a change that may be made again, since each is idempotent: so a change of
+/// unknown outcome is one to try again.
 fn failed(path: &TablePath, error: weir_lake_format::Error) -> Error {
-    let retriable = error.is_retriable();
+    let is_unknown = matches!(error, weir_lake_format::Error::OutcomeUnknown { .. });
+    let retriable = is_unknown || error.is_retriable();
     Error::Lake {
         path: path.clone(),
         source: Box::new(error),

@@ -28,3 +28,8 @@ mod test_store;
 
 pub use catalog::Catalog;
 pub use error::{Cause, Error, Result};
+
+/// The example of the README, compiled with the documentation's tests.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

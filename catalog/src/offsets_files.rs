@@ -12,6 +12,7 @@ use weir_protocol::ids::{TableId, TablePath};
 use crate::clock::unique_name;
 use crate::model::Document;
 use crate::model::lake_offsets::LakeOffsets;
+use crate::model::lake_snapshot::normalized;
 use crate::{Error, Result};
 
 /// Largest file that is read.
@@ -132,14 +133,6 @@ fn folder(path: &TablePath, table: TableId) -> String {
 fn is_file_name(name: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     name.ends_with(".offsets") && name.bytes().all(allowed)
-}
-
-/// `file:///x` is `file:/x`.
-fn normalized(uri: &str) -> String {
-    match uri.strip_prefix("file:///") {
-        Some(rest) => format!("file:/{rest}"),
-        None => uri.to_owned(),
-    }
 }
 
 fn failed(path: &TablePath, source: impl std::error::Error + Send + Sync + 'static) -> Error {

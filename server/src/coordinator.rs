@@ -260,7 +260,7 @@ impl Coordinator {
         let found = self
             .parts
             .catalog
-            .get_assignment(table.table_id, id)
+            .find_assignment(table.table_id, id)
             .await?;
         let missing = || weir_catalog::Error::Corrupt {
             what: format!("table {}", table.path),
@@ -292,7 +292,7 @@ impl Coordinator {
         for partition in partitions {
             self.finish_partition_drop(table, *partition).await?;
         }
-        if let Some(found) = self.parts.catalog.get_assignment(table, None).await? {
+        if let Some(found) = self.parts.catalog.find_assignment(table, None).await? {
             self.parts
                 .leaders
                 .delete(table, None, &found.document.buckets)
@@ -309,7 +309,7 @@ impl Coordinator {
     ) -> Result<(), Error> {
         self.parts.leaders.forget_partition(table, partition).await;
         let id = Some(partition);
-        if let Some(found) = self.parts.catalog.get_assignment(table, id).await? {
+        if let Some(found) = self.parts.catalog.find_assignment(table, id).await? {
             self.parts
                 .leaders
                 .delete(table, id, &found.document.buckets)

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
-    BucketId, LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath,
-    TotalBuckets,
+    LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath, TotalBuckets,
 };
 
 use crate::coordinator::tiering::Refusal;
@@ -393,16 +392,6 @@ pub enum Error {
         path: String,
         /// What is wrong.
         reason: String,
-    },
-    /// A bucket that the table or partition does not have.
-    #[error("table {table} has no bucket {bucket}: it has {count}")]
-    NoSuchBucket {
-        /// The table.
-        table: TableId,
-        /// The bucket.
-        bucket: BucketId,
-        /// How many there are.
-        count: TotalBuckets,
     },
     /// Another part of the process is stopping.
     #[error("the server is stopping")]

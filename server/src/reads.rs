@@ -68,7 +68,7 @@ impl Reads {
     pub(crate) async fn database(&self, name: &str) -> Result<Database, Error> {
         let found = self
             .catalog
-            .get_database(name)
+            .find_database(name)
             .await?
             .map(|stored| stored.document);
         let database = name.to_owned();
@@ -76,7 +76,7 @@ impl Reads {
     }
 
     pub(crate) async fn database_exists(&self, name: &str) -> Result<bool, Error> {
-        Ok(self.catalog.get_database(name).await?.is_some())
+        Ok(self.catalog.find_database(name).await?.is_some())
     }
 
     pub(crate) async fn list_tables(&self, database: &str) -> Result<Vec<String>, Error> {

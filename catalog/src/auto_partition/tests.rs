@@ -153,6 +153,23 @@ fn a_plan_is_bounded() {
 }
 
 #[test]
+fn more_partitions_ahead_than_one_plan_makes_come_with_the_next_one() {
+    let now = ms("2024-01-10T10:00:00Z");
+    let mut table = table(TimeUnit::Day, "UTC");
+    table.precreate = 150;
+    let mut known = Vec::new();
+    let mut plans = Vec::new();
+    for _ in 0..3 {
+        let plan = plan(now, &table, 1, &known);
+        let made = plan.create.iter().zip(1..);
+        known.extend(made.map(|(name, id)| partition(id, name, Progress::NoLake)));
+        plans.push(plan.create.len());
+    }
+    assert_eq!(plans, [100, 50, 0]);
+    assert_eq!(known.last().unwrap().name, "20240607");
+}
+
+#[test]
 fn formats_are_read_written_and_refused_with_a_reason() {
     let parse = |pattern: &str| TimeFormat::parse(pattern, TimeUnit::Day);
     for pattern in ["yyyyMMdd", "yyyy-MM-dd", "uuuu_MM_dd", "'d'yyyyMMdd"] {

@@ -18,7 +18,7 @@ const LEADERS_PER_TXN: usize = 1024;
 impl Catalog {
     /// The assignment of a table (`partition` is `None`) or of a partition; `None` if there is
     /// none.
-    pub async fn get_assignment(
+    pub async fn find_assignment(
         &self,
         table: TableId,
         partition: Option<PartitionId>,
@@ -130,7 +130,10 @@ impl Catalog {
         let ids = self.numbers(&Key::tablet_servers()).await?;
         let mut servers = Vec::with_capacity(ids.len());
         for id in ids {
-            let id = ServerId(i32::try_from(id).unwrap_or(i32::MAX));
+            let id = ServerId(i32::try_from(id).map_err(|_| Error::Corrupt {
+                what: Key::tablet_servers().to_string(),
+                reason: format!("{id} is no id of a server"),
+            })?);
             if let Some(found) = self.get::<TabletServer>(&Key::tablet_server(id)).await? {
                 servers.push((id, found.document));
             }

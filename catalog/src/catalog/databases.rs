@@ -16,8 +16,8 @@ use crate::{Error, Result};
 
 /// The database that every cluster has.
 pub const DEFAULT_DATABASE: &str = "fluss";
-/// Our private field of a database that may be about to go: creating a table in it then rewrites
-/// it, which makes the drop look again.
+/// Our private field of a database that may be about to go: creating a table or a partition in it
+/// then rewrites it, which makes the drop look again.
 const DROPPING: &str = "x_dropping";
 
 /// One change of a database.
@@ -102,7 +102,7 @@ impl Catalog {
     }
 
     /// A database; `None` if there is none.
-    pub async fn get_database(&self, name: &str) -> Result<Option<Stored<Database>>> {
+    pub async fn find_database(&self, name: &str) -> Result<Option<Stored<Database>>> {
         match Key::database(name) {
             Ok(key) => self.get(&key).await,
             Err(_) => Ok(None),
@@ -161,8 +161,8 @@ impl Catalog {
 
     /// Drops a database.
     ///
-    /// Two transactions: the first marks the database, so that a table created meanwhile is not
-    /// lost; the second deletes it. A crash in between leaves a database that works as before.
+    /// Two transactions: the first marks the database, so that a table or partition created meanwhile
+    /// is not lost; the second deletes it. A crash in between leaves a database that works as before.
     ///
     /// # Errors
     /// [`Error::DatabaseProtected`], [`Error::DatabaseNotExist`], [`Error::DatabaseNotEmpty`].
@@ -240,7 +240,7 @@ impl Catalog {
         name: &str,
         if_missing: IfMissing,
     ) -> Result<Option<Stored<Database>>> {
-        match (self.get_database(name).await?, if_missing) {
+        match (self.find_database(name).await?, if_missing) {
             (None, IfMissing::Fail) => Err(Error::DatabaseNotExist {
                 database: name.to_owned(),
             }),
@@ -248,7 +248,7 @@ impl Catalog {
         }
     }
 
-    /// Adds to a transaction what a table created in `database` needs of it.
+    /// Adds to a transaction what a table or partition created in `database` needs of it.
     pub(super) fn keep_database(txn: Txn, name: &str, database: &Stored<Database>) -> Result<Txn> {
         let key = Key::database(name).map_err(bad_key(name))?;
         let expect = Expect::At(database.modified);

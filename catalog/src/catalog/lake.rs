@@ -1,11 +1,11 @@
 //! What the lake has of a table: the pointer to its snapshots.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use futures::FutureExt;
-use weir_protocol::ids::{PartitionId, TableId, TablePath};
+use weir_protocol::ids::{PartitionId, TableBucket, TableId, TablePath, TotalBuckets};
 
-use super::{Catalog, Table, bad_key};
+use super::{Catalog, Partition, Table, bad_key};
 use crate::model::lake_offsets::{Bucket, LakeOffsets, MAX_BUCKETS};
 use crate::model::lake_snapshot::{LakeSnapshot, LakeTable};
 use crate::model::{Document, Stored};
@@ -55,7 +55,7 @@ pub struct LakeCommit<'a> {
 
 impl Catalog {
     /// The pointer to a table's lake snapshots; `None` before the first.
-    pub async fn get_lake_table(&self, table: TableId) -> Result<Option<Stored<LakeTable>>> {
+    pub async fn find_lake_table(&self, table: TableId) -> Result<Option<Stored<LakeTable>>> {
         self.get(&Key::lake_table(table)).await
     }
 
@@ -71,7 +71,11 @@ impl Catalog {
         which: Which,
     ) -> Result<(LakeSnapshot, LakeOffsets)> {
         let none = || Error::LakeSnapshotNotExist { table };
-        let found = self.get_lake_table(table).await?.ok_or_else(none)?.document;
+        let found = self
+            .find_lake_table(table)
+            .await?
+            .ok_or_else(none)?
+            .document;
         let snapshot = match which {
             Which::Latest => found.latest(),
             Which::Readable => found.latest_readable(),
@@ -96,52 +100,46 @@ impl Catalog {
     ///
     /// * `new`: end offsets of the buckets of the round; they take the place of those committed
     ///   before, and the others stay, except those of partitions that are gone.
-    /// * `previous`: [`OffsetsPolicy::MayFall`] starts from nothing.
+    /// * `policy`: [`OffsetsPolicy::MayFall`] starts from nothing.
     ///
     /// # Errors
     /// [`Error::TableNotExist`], [`Error::TableIdNotExist`] if the table was re-created,
-    /// [`Error::InvalidLakeSnapshot`] for a bucket the table doesn't have, [`Error::Lake`].
+    /// [`Error::BucketNotExist`] for a bucket that the table, or a partition that is there, doesn't
+    /// have, [`Error::Lake`].
     pub async fn prepare_lake_offsets(
         &self,
         path: &TablePath,
         new: &LakeOffsets,
-        previous: OffsetsPolicy,
+        policy: OffsetsPolicy,
     ) -> Result<String> {
         let table = self.table_with_id(path, new.table_id).await?;
         new.check()
             .map_err(|reason| refused(new.table_id, -1, reason))?;
-        let is_possible =
-            |bucket: &Bucket| usize::try_from(bucket.1.0).is_ok_and(|b| b < MAX_BUCKETS);
-        if let Some((_, bucket)) = new.end_offsets.keys().find(|bucket| !is_possible(bucket)) {
-            return Err(refused(
-                new.table_id,
-                -1,
-                format!("there is no bucket {bucket}"),
-            ));
-        }
-        let mut merged = match previous {
+        let counts = self.bucket_counts(&table).await?;
+        check_buckets(&table, &counts, new)?;
+        let mut merged = match policy {
             OffsetsPolicy::MayFall => new.clone(),
             OffsetsPolicy::OnlyRise => self.get_lake_offsets(path, new.table_id).await?.merged(new),
         };
         if table.descriptor.is_partitioned() {
-            let live = self.live_partitions(path).await?;
-            let is_live = |partition| live.contains(&partition);
             merged.end_offsets.retain(|bucket, _| {
-                bucket.0.is_none_or(is_live) || new.end_offsets.contains_key(bucket)
+                counts.contains_key(&bucket.0) || new.end_offsets.contains_key(bucket)
             });
         }
         self.files(new.table_id)?.write(path, &merged).await
     }
 
     /// Makes a lake snapshot the current one of a table: compare-and-set, so that two committers
-    /// can't overwrite each other. The same commit again changes nothing. Returns the snapshots
-    /// that are no longer named; their files may be deleted.
+    /// can't overwrite each other. A commit that is in the history already changes nothing, also
+    /// when it comes late. Returns the URIs of the offsets files that no snapshot of the table names
+    /// any more: they may be deleted.
     ///
     /// # Errors
     /// [`Error::TableNotExist`], [`Error::TableIdNotExist`] if the table was re-created,
-    /// [`Error::InvalidLakeSnapshot`] if an offset goes back against the policy, [`Error::Corrupt`]
-    /// if a file is bad or of another table.
-    pub async fn commit_lake_snapshot(&self, commit: LakeCommit<'_>) -> Result<Vec<LakeSnapshot>> {
+    /// [`Error::InvalidLakeSnapshot`] if an offset or the snapshot id goes back against the policy,
+    /// [`Error::BucketNotExist`] if a file names a bucket that the table doesn't have,
+    /// [`Error::Corrupt`] if a file is bad or of another table.
+    pub async fn commit_lake_snapshot(&self, commit: LakeCommit<'_>) -> Result<BTreeSet<String>> {
         let commit = &commit;
         let what = format!(
             "committing lake snapshot {} of {}",
@@ -157,13 +155,15 @@ impl Catalog {
     async fn decide_lake_commit(
         &self,
         commit: &LakeCommit<'_>,
-    ) -> Result<Decision<Vec<LakeSnapshot>>> {
+    ) -> Result<Decision<BTreeSet<String>>> {
         let (path, table_id) = (commit.path, commit.table_id);
         let table = self.table_with_id(path, table_id).await?;
         let files = self.files(table_id)?;
+        let counts = self.bucket_counts(&table).await?;
         let tiered = files.read(path, table_id, commit.tiered_offsets).await?;
+        check_buckets(&table, &counts, &tiered)?;
         if let Some(uri) = commit.readable_offsets {
-            files.read(path, table_id, uri).await?;
+            check_buckets(&table, &counts, &files.read(path, table_id, uri).await?)?;
         }
         let key = Key::lake_table(table_id);
         let found = self.get::<LakeTable>(&key).await?;
@@ -176,59 +176,41 @@ impl Catalog {
             commit.tiered_offsets.to_owned(),
             commit.readable_offsets.map(str::to_owned),
         );
-        if current.latest() == Some(&snapshot) {
-            return Ok(Decision::Done(Vec::new()));
+        if current.lake_snapshots.contains(&snapshot) {
+            return Ok(Decision::Done(BTreeSet::new()));
         }
         if let Some(latest) = current.latest()
             && commit.policy == OffsetsPolicy::OnlyRise
         {
+            if commit.snapshot_id < latest.snapshot_id {
+                let reason = format!("snapshot {} is recorded already", latest.snapshot_id);
+                return Err(refused(table_id, commit.snapshot_id, reason));
+            }
             let earlier = self.offsets_of(path, table_id, latest).await?;
-            if let Some(reason) = self.regression(&table, &earlier, &tiered).await? {
+            if let Some(reason) = regression(&counts, &earlier, &tiered) {
                 return Err(refused(table_id, commit.snapshot_id, reason));
             }
         }
-        let (next, dropped) = current.with(snapshot, commit.earliest_to_keep);
+        let (next, unnamed) = current.with(snapshot, commit.earliest_to_keep);
         let txn = self.txn().put(key, next.encode()?, expect).check(
             Key::table(path).map_err(bad_key(path))?,
             Expect::Incarnation(table.created),
         );
-        Ok(Decision::Commit(txn, dropped))
+        Ok(Decision::Commit(txn, unnamed))
     }
 
-    /// Which bucket would go back, or be forgotten although it still exists.
-    async fn regression(
-        &self,
-        table: &Table,
-        earlier: &LakeOffsets,
-        tiered: &LakeOffsets,
-    ) -> Result<Option<String>> {
-        let name = |(partition, bucket): Bucket| match partition {
-            Some(partition) => format!("bucket {bucket} of partition {partition}"),
-            None => format!("bucket {bucket}"),
-        };
-        if let Some((bucket, before, now)) = tiered.first_regression(earlier) {
-            return Ok(Some(format!(
-                "{} would go back from {before} to {now}",
-                name(bucket)
-            )));
+    /// The bucket count of a table, or of each of its partitions that are there.
+    async fn bucket_counts(&self, table: &Table) -> Result<Counts> {
+        if !table.descriptor.is_partitioned() {
+            return Ok(Counts::from([(None, table.bucket_count)]));
         }
-        let is_missing = |bucket: &&Bucket| !tiered.end_offsets.contains_key(bucket);
-        let missing: Vec<&Bucket> = earlier.end_offsets.keys().filter(is_missing).collect();
-        if missing.is_empty() {
-            return Ok(None);
+        let (found, partitions) = self.list_partitions(&table.path).await?;
+        if found.table_id != table.table_id {
+            let table = table.table_id;
+            return Err(Error::TableIdNotExist { table });
         }
-        let live = self.live_partitions(&table.path).await?;
-        let exists = |bucket: &&&Bucket| bucket.0.is_none_or(|partition| live.contains(&partition));
-        let forgotten = missing.iter().find(exists);
-        Ok(forgotten.map(|bucket| format!("{} would be forgotten", name(**bucket))))
-    }
-
-    async fn live_partitions(&self, path: &TablePath) -> Result<BTreeSet<PartitionId>> {
-        let documents = self.partition_documents(path).await?;
-        Ok(documents
-            .iter()
-            .map(|(_, found)| found.document.partition_id)
-            .collect())
+        let count = |partition: Partition| (Some(partition.id), partition.bucket_count);
+        Ok(partitions.into_iter().map(count).collect())
     }
 
     async fn table_with_id(&self, path: &TablePath, table_id: TableId) -> Result<Table> {
@@ -273,4 +255,48 @@ fn refused(table: TableId, snapshot_id: i64, reason: String) -> Error {
         snapshot_id,
         reason,
     }
+}
+
+/// Bucket counts of a table's partitions, or under `None` its own.
+type Counts = BTreeMap<Option<PartitionId>, TotalBuckets>;
+
+/// Refuses a bucket that there is not. A partition may have been dropped since: of one that is gone,
+/// each bucket passes that any table could have.
+fn check_buckets(table: &Table, counts: &Counts, offsets: &LakeOffsets) -> Result<()> {
+    let is_partitioned = table.descriptor.is_partitioned();
+    let exists = |&(partition, bucket): &Bucket| {
+        let count = match counts.get(&partition) {
+            Some(count) => usize::try_from(count.0).unwrap_or(0),
+            None => MAX_BUCKETS,
+        };
+        partition.is_some() == is_partitioned && usize::try_from(bucket.0).is_ok_and(|b| b < count)
+    };
+    match offsets.end_offsets.keys().find(|bucket| !exists(bucket)) {
+        None => Ok(()),
+        Some(&(partition, bucket)) => Err(Error::BucketNotExist {
+            bucket: TableBucket {
+                table: table.table_id,
+                partition,
+                bucket,
+            },
+        }),
+    }
+}
+
+/// Which bucket would go back, or be forgotten although it still exists.
+fn regression(counts: &Counts, earlier: &LakeOffsets, tiered: &LakeOffsets) -> Option<String> {
+    let name = |(partition, bucket): Bucket| match partition {
+        Some(partition) => format!("bucket {bucket} of partition {partition}"),
+        None => format!("bucket {bucket}"),
+    };
+    if let Some((bucket, before, now)) = tiered.first_regression(earlier) {
+        let name = name(bucket);
+        return Some(format!("{name} would go back from {before} to {now}"));
+    }
+    let is_forgotten = |bucket: &&Bucket| {
+        !tiered.end_offsets.contains_key(*bucket)
+            && (bucket.0.is_none() || counts.contains_key(&bucket.0))
+    };
+    let forgotten = earlier.end_offsets.keys().find(is_forgotten)?;
+    Some(format!("{} would be forgotten", name(*forgotten)))
 }

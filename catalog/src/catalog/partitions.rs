@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use futures::FutureExt;
-use weir_protocol::ids::{PartitionId, ServerId, TablePath, TotalBuckets};
+use weir_protocol::ids::{PartitionId, ServerId, TableId, TablePath, TotalBuckets};
 use weir_protocol::partition::PartitionSpec;
 
 use super::tables::place;
@@ -11,7 +11,7 @@ use super::{Catalog, Created, IfExists, IfMissing, Partition, READ_ATTEMPTS, Tab
 use crate::ddl;
 use crate::model::{Document, Stored, Unknown, partition};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
-use crate::store::{Expect, Key, Page};
+use crate::store::{Expect, Key, Page, Txn};
 use crate::{Error, Result, bucket_count};
 
 /// Entries of one page of a scan.
@@ -31,7 +31,8 @@ pub struct NewPartition<'a> {
 impl Catalog {
     /// Creates a partition: its document and its assignment in one transaction, with the bucket
     /// count that the table has at that moment. Altering the table meanwhile does no harm;
-    /// re-creating it makes this fail.
+    /// re-creating it makes this fail. Partitions of one table may be created at the same time, and
+    /// then be as many above the limit of their number.
     ///
     /// # Errors
     /// [`Error::TableNotExist`], [`Error::TableNotPartitioned`], [`Error::InvalidPartition`],
@@ -61,6 +62,9 @@ impl Catalog {
         ids: &Ids,
     ) -> Result<Decision<Created<Partition>>> {
         let path = request.path;
+        let Some(database) = self.find_database(&path.database).await? else {
+            return Err(Error::TableNotExist { path: path.clone() });
+        };
         let table = self.get_table(path).await?;
         if *ids.table.get_or_init(|| table.table_id) != table.table_id {
             return Err(Error::TableNotExist { path: path.clone() });
@@ -97,6 +101,7 @@ impl Catalog {
             remote_data_dir: None,
             unknown: Unknown::new(),
         };
+        let table_key = Key::table(path).map_err(bad_key(path))?;
         let txn = self
             .txn()
             .put(key, document.encode()?, Expect::Absent)
@@ -105,10 +110,9 @@ impl Catalog {
                 assignment.encode()?,
                 Expect::Absent,
             )
-            .check(
-                Key::table(path).map_err(bad_key(path))?,
-                Expect::Incarnation(table.created),
-            );
+            .check(table_key, Expect::Incarnation(table.created));
+        let txn = Self::keep_table(txn, table.table_id, id)?;
+        let txn = Self::keep_database(txn, &path.database, &database)?;
         let bucket_count = assignment.bucket_count();
         let created = Partition {
             id,
@@ -118,6 +122,27 @@ impl Catalog {
             remote_data_dir: None,
         };
         Ok(Decision::Commit(txn, Created::New(created)))
+    }
+
+    /// Adds to the transaction of a new partition what makes a drop of its table that has counted
+    /// the partitions already look again.
+    fn keep_table(txn: Txn, table: TableId, partition_id: PartitionId) -> Result<Txn> {
+        let unknown = Unknown::new();
+        let last = partition::LastPartition {
+            partition_id,
+            unknown,
+        };
+        Ok(txn.put(Key::last_partition(table), last.encode()?, Expect::Any))
+    }
+
+    /// Adds to a transaction that no partition of a table was made since `last` was read.
+    pub(super) fn no_new_partition(
+        txn: Txn,
+        table: TableId,
+        last: Option<&Stored<partition::LastPartition>>,
+    ) -> Txn {
+        let expect = last.map_or(Expect::Absent, |last| Expect::At(last.modified));
+        txn.check(Key::last_partition(table), expect)
     }
 
     /// The id of a partition to create, taken once for all attempts.
@@ -247,7 +272,7 @@ impl Catalog {
 /// Ids that all attempts of one creation share.
 #[derive(Default)]
 struct Ids {
-    table: OnceLock<weir_protocol::ids::TableId>,
+    table: OnceLock<TableId>,
     partition: OnceLock<PartitionId>,
 }
 

@@ -65,7 +65,7 @@ impl Catalog {
         let what = format!("creating table {path}");
         let created = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
             async move {
-                let Some(database) = self.get_database(&path.database).await? else {
+                let Some(database) = self.find_database(&path.database).await? else {
                     return Err(Error::DatabaseNotExist {
                         database: path.database.clone(),
                     });
@@ -178,7 +178,7 @@ impl Catalog {
     /// # Errors
     /// [`Error::DatabaseNotExist`].
     pub async fn list_tables(&self, database: &str) -> Result<Vec<String>> {
-        if self.get_database(database).await?.is_none() {
+        if self.find_database(database).await?.is_none() {
             return Err(Error::DatabaseNotExist {
                 database: database.to_owned(),
             });
@@ -247,8 +247,10 @@ impl Catalog {
                 if *first_id.get_or_init(|| table_id) != table_id {
                     return missing();
                 }
+                let last = self.get(&Key::last_partition(table_id)).await?;
                 let contents = self.contents(path).await?;
                 let txn = self.txn().delete_tree(key, Expect::At(found.modified));
+                let txn = Self::no_new_partition(txn, table_id, last.as_ref());
                 Ok(Decision::Commit(txn, contents))
             }
             .boxed()

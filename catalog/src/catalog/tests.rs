@@ -6,7 +6,7 @@ mod leaders;
 mod partitions;
 mod tables;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;

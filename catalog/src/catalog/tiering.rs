@@ -4,11 +4,12 @@ use futures::FutureExt;
 use weir_protocol::ids::{TableId, TieringEpoch};
 
 use super::Catalog;
+use crate::Result;
+use crate::clock::unique_name;
 use crate::model::tiering::{Tiering, TieringOwner};
 use crate::model::{Document, Unknown};
 use crate::occ::{self, DEFAULT_ATTEMPTS, Decision};
 use crate::store::{Expect, Key, SessionId};
-use crate::{Error, Result};
 
 impl Catalog {
     /// The epoch that a table was given out with last; 0 if it never was.
@@ -42,6 +43,7 @@ impl Catalog {
                     table_id: table,
                     tiering_epoch,
                     given_time,
+                    nonce: Some(unique_name()),
                     unknown,
                 };
                 let txn = self.txn().put(key, document.encode()?, expect);
@@ -67,35 +69,5 @@ impl Catalog {
         self.commit_once("writing who tiers a table", txn)
             .await
             .map(drop)
-    }
-
-    /// Who holds a table now, by their own word.
-    pub async fn get_tiering_owner(&self, table: TableId) -> Result<Option<TieringOwner>> {
-        let found = self.get::<TieringOwner>(&Key::tiering_owner(table)).await?;
-        Ok(found.map(|found| found.document))
-    }
-
-    /// Forgets who holds a table.
-    pub async fn clear_tiering_owner(&self, table: TableId) -> Result<()> {
-        let txn = self.txn().delete(Key::tiering_owner(table), Expect::Any);
-        self.commit_once("forgetting who tiers a table", txn)
-            .await
-            .map(drop)
-    }
-
-    /// Checks that `epoch` is the last that a table was given out with.
-    ///
-    /// # Errors
-    /// [`Error::FencedTieringEpoch`].
-    pub async fn check_tiering_epoch(&self, table: TableId, epoch: TieringEpoch) -> Result<()> {
-        let current = self.get_tiering_epoch(table).await?;
-        if current == epoch {
-            return Ok(());
-        }
-        Err(Error::FencedTieringEpoch {
-            table,
-            ours: epoch,
-            current,
-        })
     }
 }

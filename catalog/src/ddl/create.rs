@@ -85,7 +85,7 @@ pub(super) fn check_table(path: &TablePath, table: &TableDescriptor, rules: &Rul
     check_merge_engine(path, table, values)?;
     check_log(path, values)?;
     check_historical(path, table, values)?;
-    check_partitioning(path, table, values)?;
+    check_partitioning(path, table, values, rules)?;
     check_statistics(path, table, values)?;
     check_lake(path, values)
 }
@@ -324,6 +324,7 @@ fn check_partitioning(
     path: &TablePath,
     table: &TableDescriptor,
     values: TableProperties<'_>,
+    rules: &Rules,
 ) -> Result<()> {
     let keys = &table.partition_keys;
     for key in keys {
@@ -375,6 +376,14 @@ fn check_partitioning(
             properties::NUM_PRECREATE
         );
         return Err(invalid(path, reason));
+    }
+    let max = rules.max_partition_count;
+    if usize::try_from(auto.precreate).is_ok_and(|precreate| precreate > max) {
+        let reason = format!(
+            "{} partitions ahead, but a table has at most {max}",
+            auto.precreate
+        );
+        return Err(bad_property(path, properties::NUM_PRECREATE, &reason));
     }
     let is_date = *key_kind(path, table, &auto.key, "partition")? == TypeKind::Date;
     if is_date && auto.format.pattern() != "yyyy-MM-dd" {

@@ -2,7 +2,7 @@
 
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
-use weir_protocol::partition::{PartitionSpec, parse_value};
+use weir_protocol::partition::{PartitionSpec, parse_value, value_text};
 
 use super::names;
 use super::properties::TableProperties;
@@ -36,7 +36,8 @@ pub fn ordered_spec(
 
 /// Checks a partition that is to be created, `spec` being ordered already.
 ///
-/// * The text of each value is one of its column's type.
+/// * The text of each value is the one that writers of rows make of a value of its column's type:
+///   any other would be a second partition of the same rows.
 /// * In an auto-partitioned table the time has the table's format and is not older than what is
 ///   kept.
 ///
@@ -57,8 +58,15 @@ pub fn check_partition(
         let Some(column) = table.schema.column(key) else {
             return Err(invalid(format!("`{key}` is no column")));
         };
-        if let Err(error) = parse_value(value, &column.ty.kind) {
-            return Err(invalid(format!("`{value}` of `{key}`: {error}")));
+        let kind = &column.ty.kind;
+        match parse_value(value, kind).and_then(|parsed| value_text(&parsed, kind)) {
+            Err(error) => return Err(invalid(format!("`{value}` of `{key}`: {error}"))),
+            Ok(canonical) if canonical != *value => {
+                return Err(invalid(format!(
+                    "`{value}` of `{key}`: write `{canonical}`"
+                )));
+            }
+            Ok(_) => {}
         }
     }
     let properties = TableProperties::new(path, &table.properties);

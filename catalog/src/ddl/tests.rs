@@ -450,6 +450,70 @@ fn partition_values_are_ordered_by_key_and_checked() {
 }
 
 #[test]
+fn a_partition_value_has_one_text_only() {
+    let cases = [
+        (TypeKind::Int, ["7", "-7", "0"], ["007", "+7", "-0"]),
+        (
+            TypeKind::Binary { length: 2 },
+            ["07ff", "0000", "abcd"],
+            ["07FF", "aBcd", "07fF"],
+        ),
+        (
+            TypeKind::Date,
+            ["2024-01-05", "0001-01-01", "9999-12-31"],
+            ["2024-1-5", "02024-01-05", "+2024-01-05"],
+        ),
+        (
+            TypeKind::Float,
+            ["1_5", "-0_25", "1_0E10"],
+            ["1_50", "1.5", "10000000000"],
+        ),
+        (
+            TypeKind::String,
+            ["007", "A", "2024-1-5"],
+            ["", "a/b", "__x"],
+        ),
+    ];
+    for (kind, good, bad) in cases {
+        let columns = vec![
+            Column::new("id", LogicalType::nullable(TypeKind::Int)),
+            Column::new("p", LogicalType::nullable(kind.clone())),
+        ];
+        let table = TableDescriptor::new(Schema::new(columns, Vec::new()).unwrap());
+        let table = create(partitioned(table, &["p"])).unwrap();
+        let check = |value| check_partition(&path(), &table, &spec(&[("p", value)]), 0);
+        for value in good {
+            assert!(check(value).is_ok(), "{kind} {value}");
+        }
+        for value in bad {
+            let error = check(value).unwrap_err();
+            assert!(
+                matches!(error, Error::InvalidPartition { .. }),
+                "{kind} {value}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn no_more_partitions_are_made_ahead_than_a_table_may_have() {
+    let ahead = |count: &str| {
+        let properties = [
+            ("table.auto-partition.enabled", "true"),
+            ("table.auto-partition.num-precreate", count),
+        ];
+        create(with(partitioned(log_table(), &["dt"]), &properties))
+    };
+    assert!(ahead("1000").is_ok());
+    match ahead("1001").unwrap_err() {
+        Error::InvalidConfig { key, .. } => {
+            assert_eq!(key, "table.auto-partition.num-precreate");
+        }
+        error => panic!("{error}"),
+    }
+}
+
+#[test]
 fn a_partition_must_be_of_its_columns_type_and_time() {
     const JAN_10: i64 = 1_704_880_800_000;
     let check = |table: &TableDescriptor, key: &str, value: &str| {
@@ -457,6 +521,7 @@ fn a_partition_must_be_of_its_columns_type_and_time() {
     };
     let by_day = create(partitioned(log_table(), &["day"])).unwrap();
     assert!(check(&by_day, "day", "2024-01-10").is_ok());
+    assert!(check(&by_day, "day", "2024-1-10").is_err());
     assert!(matches!(
         check(&by_day, "day", "tomorrow"),
         Err(Error::InvalidPartition { .. })

@@ -43,6 +43,19 @@ fn set(key: &str, value: &str) -> TableChange {
     }
 }
 
+#[test]
+fn a_change_of_unknown_outcome_is_one_to_try_again() {
+    let source = object_store::Error::Generic {
+        store: "test",
+        source: "lost".into(),
+    };
+    let unknown = weir_lake_format::Error::OutcomeUnknown {
+        path: "schema/schema-1".to_owned(),
+        source,
+    };
+    assert!(failed(&path(), unknown).is_retriable());
+}
+
 struct World {
     store: Arc<InMemory>,
     lake: PaimonCatalog,

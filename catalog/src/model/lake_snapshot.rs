@@ -1,5 +1,7 @@
 //! Which lake snapshots a table has: a pointer to offsets files, bounded.
 
+use std::collections::BTreeSet;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableId};
@@ -55,6 +57,12 @@ impl LakeSnapshot {
             unknown,
         }
     }
+
+    /// The URIs of its offsets files.
+    fn uris(&self) -> impl Iterator<Item = &str> {
+        let tiered = Some(self.tiered_offsets.as_str()).filter(|uri| !uri.is_empty());
+        tiered.into_iter().chain(self.readable_offsets.as_deref())
+    }
 }
 
 impl LakeTable {
@@ -77,7 +85,8 @@ impl LakeTable {
             .find(|snapshot| snapshot.snapshot_id == snapshot_id)
     }
 
-    /// The document with `snapshot` as the current one, and the snapshots that it no longer names.
+    /// The document with `snapshot` as the current one, and the URIs of the offsets files that this
+    /// document names and that one does not.
     ///
     /// * `earliest_to_keep`: `None` keeps only the new one; an id that stands in the history keeps
     ///   from there on, by position; [`KEEP_ALL`] and unknown ids keep all. Never more than
@@ -87,16 +96,9 @@ impl LakeTable {
         &self,
         snapshot: LakeSnapshot,
         earliest_to_keep: Option<i64>,
-    ) -> (Self, Vec<LakeSnapshot>) {
-        let mut dropped = Vec::new();
+    ) -> (Self, BTreeSet<String>) {
         let mut kept = self.lake_snapshots.clone();
-        kept.retain(|old| {
-            let stays = old.inline.is_none() && old.snapshot_id != snapshot.snapshot_id;
-            if !stays {
-                dropped.push(old.clone());
-            }
-            stays
-        });
+        kept.retain(|old| old.inline.is_none() && old.snapshot_id != snapshot.snapshot_id);
         let first_kept = match earliest_to_keep {
             None => kept.len(),
             Some(id) => kept
@@ -104,17 +106,36 @@ impl LakeTable {
                 .position(|old| old.snapshot_id == id)
                 .unwrap_or(0),
         };
-        dropped.extend(kept.drain(..first_kept));
+        kept.drain(..first_kept);
         kept.push(snapshot);
         let excess = kept.len().saturating_sub(MAX_SNAPSHOTS);
-        dropped.extend(kept.drain(..excess));
-        (
-            Self {
-                lake_snapshots: kept,
-                unknown: self.unknown.clone(),
-            },
-            dropped,
-        )
+        kept.drain(..excess);
+        let next = Self {
+            lake_snapshots: kept,
+            unknown: self.unknown.clone(),
+        };
+        let unnamed = self.uris().filter(|uri| !next.names(uri));
+        let unnamed = unnamed.map(str::to_owned).collect();
+        (next, unnamed)
+    }
+
+    /// Whether one of the snapshots names this offsets file.
+    pub fn names(&self, uri: &str) -> bool {
+        let uri = normalized(uri);
+        self.uris().any(|named| normalized(named) == uri)
+    }
+
+    /// The URIs of all offsets files, one of several snapshots as often as it is named.
+    fn uris(&self) -> impl Iterator<Item = &str> {
+        self.lake_snapshots.iter().flat_map(LakeSnapshot::uris)
+    }
+}
+
+/// A URI as all ways to write it end: `file:///x` is `file:/x`.
+pub(crate) fn normalized(uri: &str) -> String {
+    match uri.strip_prefix("file:///") {
+        Some(rest) => format!("file:/{rest}"),
+        None => uri.to_owned(),
     }
 }
 

@@ -27,6 +27,21 @@ pub struct Partition {
     pub unknown: Unknown,
 }
 
+/// The partition of a table that was made last, version 1: our own document, beside what else is
+/// kept by the table's id. Whoever drops a table learns by it that a partition came meanwhile.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastPartition {
+    /// The partition.
+    pub partition_id: PartitionId,
+    /// Fields we don't know.
+    #[serde(flatten)]
+    pub unknown: Unknown,
+}
+
+impl Document for LastPartition {
+    const VERSION: i64 = 1;
+}
+
 impl Document for Partition {
     const VERSION: i64 = 2;
 

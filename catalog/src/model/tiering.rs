@@ -14,6 +14,10 @@ pub struct Tiering {
     pub tiering_epoch: TieringEpoch,
     /// When it was given out, in milliseconds since 1970 UTC.
     pub given_time: i64,
+    /// A text that no other writing of this document has, so that of two callers who raise the epoch
+    /// at the same time each knows its own. Older documents have none.
+    #[serde(rename = "x_nonce", skip_serializing_if = "Option::is_none", default)]
+    pub nonce: Option<String>,
     /// Fields we don't know.
     #[serde(flatten)]
     pub unknown: Unknown,

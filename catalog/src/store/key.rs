@@ -323,6 +323,11 @@ impl Key {
 
 /// Our own entries, which the reference never reads.
 impl Key {
+    /// The partition of a table that was made last.
+    pub fn last_partition(table: TableId) -> Self {
+        Self::table_assignment(table).then("x-last-partition")
+    }
+
     /// Tiering documents of all tables.
     pub fn tiering_tables() -> Self {
         Self::fixed("/x-tiering")

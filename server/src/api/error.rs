@@ -142,7 +142,6 @@ impl From<&Error> for ErrorCode {
             Error::UnknownPartition { .. } => Self::PartitionNotExists,
             Error::LakeRegression { .. } => Self::FencedTieringEpoch,
             Error::OffsetsFile { .. } => Self::InvalidTable,
-            Error::NoSuchBucket { .. } => Self::UnknownTableOrBucket,
             Error::Stopping => Self::Network,
         }
     }
@@ -178,9 +177,9 @@ fn of_catalog(error: &weir_catalog::Error) -> ErrorCode {
         E::StaleMetadata { .. } => ErrorCode::InvalidBucketRouting,
         E::LakeTableAlreadyExist { .. } => ErrorCode::LakeTableAlreadyExist,
         E::Lake { .. } => ErrorCode::Storage,
+        E::BucketNotExist { .. } => ErrorCode::UnknownTableOrBucket,
         E::LakeSnapshotNotExist { .. } => ErrorCode::LakeSnapshotNotExist,
         E::InvalidLakeSnapshot { .. } => ErrorCode::InvalidTable,
-        E::FencedTieringEpoch { .. } => ErrorCode::FencedTieringEpoch,
     }
 }
 

@@ -1,15 +1,12 @@
 //! How far tables are in the lake: offsets files are prepared, lake snapshots recorded, tablet
 //! servers told.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use weir_catalog::catalog::{LakeCommit, OffsetsPolicy, Table};
 use weir_catalog::model::lake_offsets::LakeOffsets;
-use weir_catalog::model::lake_snapshot::LakeSnapshot;
-use weir_protocol::ids::{
-    BucketId, LogOffset, PartitionId, TableBucket, TableId, TablePath, TotalBuckets,
-};
+use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId, TablePath};
 use weir_protocol::proto::{
     NotifyLakeTableOffsetRequest, PbBucketOffset, PbLakeTableSnapshotInfo,
     PbLakeTableSnapshotMetadata, PbNotifyLakeTableOffsetReqForBucket, PbTableOffsets, PbTablePath,
@@ -36,7 +33,7 @@ impl Coordinator {
     /// partitions that are gone. Returns the file's URI.
     ///
     /// # Errors
-    /// [`Error::OtherTable`], [`Error::NoSuchBucket`]; [`Error::LakeRegression`] if an offset is
+    /// [`Error::OtherTable`], those of the catalog; [`Error::LakeRegression`] if an offset is
     /// below what is recorded and `ignore_previous` is not set.
     pub(crate) async fn prepare_lake_snapshot(
         &self,
@@ -45,7 +42,6 @@ impl Coordinator {
     ) -> Result<String, Error> {
         let path = path_of(&given.table_path);
         let table = self.table_with_id(&path, TableId(given.table_id)).await?;
-        let counts = self.counts(&table).await?;
         let mut newer = LakeOffsets::new(table.table_id);
         for bucket in &given.bucket_offsets {
             let Some(end) = bucket.log_end_offset.filter(|end| *end >= 0) else {
@@ -53,7 +49,6 @@ impl Coordinator {
             };
             let partition = bucket.partition_id.map(PartitionId);
             let id = BucketId(bucket.bucket_id);
-            check_bucket(&table, &counts, partition, id)?;
             newer.end_offsets.insert((partition, id), LogOffset(end));
         }
         let catalog = &self.parts.catalog;
@@ -73,18 +68,18 @@ impl Coordinator {
     /// Records a lake snapshot, tells the tablet servers, and returns.
     ///
     /// # Errors
-    /// [`Error::UnknownTable`] for a table that is gone; [`Error::OffsetsFile`] for a file that names
-    /// what the table does not have; those of the catalog.
+    /// [`Error::UnknownTable`] for a table that is gone; [`Error::OffsetsFile`] for a file that is
+    /// none of the table's; those of the catalog.
     pub(crate) async fn commit_lake_snapshot(
         &self,
         given: &PbLakeTableSnapshotMetadata,
     ) -> Result<(), Error> {
         let table = self.table_by_id(TableId(given.table_id)).await?;
         let tiered = self
-            .checked_offsets(&table, &given.tiered_bucket_offsets_file_path)
+            .offsets_of(&table, &given.tiered_bucket_offsets_file_path)
             .await?;
         if let Some(uri) = &given.readable_bucket_offsets_file_path {
-            self.checked_offsets(&table, uri).await?;
+            self.offsets_of(&table, uri).await?;
         }
         let is_reset = self
             .resets
@@ -95,7 +90,7 @@ impl Coordinator {
         } else {
             OffsetsPolicy::OnlyRise
         };
-        let dropped = self
+        let unnamed = self
             .parts
             .catalog
             .commit_lake_snapshot(LakeCommit {
@@ -108,7 +103,7 @@ impl Coordinator {
                 policy,
             })
             .await?;
-        self.discard(&table, dropped);
+        self.discard(&table, unnamed);
         self.parts.metrics.lake_commits.inc();
         self.notify_lake_ends(&table, given.snapshot_id, &tiered)
             .await;
@@ -169,15 +164,20 @@ impl Coordinator {
             }
         }
         for one in due {
-            let removed = self
-                .parts
-                .offsets_files
-                .delete(&one.path, one.table, &one.uri)
-                .await;
-            if let Err(error) = removed {
+            if let Err(error) = self.remove_one(&one).await {
                 tracing::warn!(uri = one.uri, %error, "an old offsets file stays");
             }
         }
+    }
+
+    /// Removes an offsets file, unless a snapshot names it again by now.
+    async fn remove_one(&self, one: &Discarded) -> Result<(), weir_catalog::Error> {
+        let named = self.parts.catalog.find_lake_table(one.table).await?;
+        if named.is_some_and(|table| table.document.names(&one.uri)) {
+            return Ok(());
+        }
+        let files = &self.parts.offsets_files;
+        files.delete(&one.path, one.table, &one.uri).await
     }
 
     fn remember_reset(&self, uri: &str) {
@@ -188,58 +188,29 @@ impl Coordinator {
         }
     }
 
-    fn discard(&self, table: &Table, dropped: Vec<LakeSnapshot>) {
+    fn discard(&self, table: &Table, uris: BTreeSet<String>) {
         let since_ms = self.parts.clock.now_ms();
-        let mut discarded = self.discarded.lock();
-        for snapshot in dropped {
-            let uris = std::iter::once(snapshot.tiered_offsets).chain(snapshot.readable_offsets);
-            for uri in uris.filter(|uri| !uri.is_empty()) {
-                let (path, table) = (table.path.clone(), table.table_id);
-                discarded.push_back(Discarded {
-                    path,
-                    table,
-                    uri,
-                    since_ms,
-                });
-            }
-        }
+        let discarded = uris.into_iter().map(|uri| Discarded {
+            path: table.path.clone(),
+            table: table.table_id,
+            uri,
+            since_ms,
+        });
+        self.discarded.lock().extend(discarded);
     }
 
-    /// The offsets of a file that fits the table: its id, its partitions, its buckets.
-    async fn checked_offsets(&self, table: &Table, uri: &str) -> Result<LakeOffsets, Error> {
+    /// The offsets of a file of the table.
+    async fn offsets_of(&self, table: &Table, uri: &str) -> Result<LakeOffsets, Error> {
         let files = &self.parts.offsets_files;
-        let offsets = files
-            .read(&table.path, table.table_id, uri)
-            .await
-            .map_err(|error| {
-                let (table, path) = (table.table_id, uri.to_owned());
-                match error {
-                    weir_catalog::Error::Corrupt { reason, .. } => Error::OffsetsFile {
-                        table,
-                        path,
-                        reason,
-                    },
-                    other => other.into(),
-                }
-            })?;
-        let counts = self.counts(table).await?;
-        for (partition, bucket) in offsets.end_offsets.keys() {
-            // A partition may have been dropped since the file was written.
-            if partition.is_some() == table.descriptor.is_partitioned()
-                && !counts.contains_key(partition)
-            {
-                continue;
-            }
-            check_bucket(table, &counts, *partition, *bucket).map_err(|error| {
-                let reason = error.to_string();
-                Error::OffsetsFile {
-                    table: table.table_id,
-                    path: uri.to_owned(),
-                    reason,
-                }
-            })?;
-        }
-        Ok(offsets)
+        let found = files.read(&table.path, table.table_id, uri).await;
+        found.map_err(|error| match error {
+            weir_catalog::Error::Corrupt { reason, .. } => Error::OffsetsFile {
+                table: table.table_id,
+                path: uri.to_owned(),
+                reason,
+            },
+            other => other.into(),
+        })
     }
 
     async fn notify_lake_ends(&self, table: &Table, snapshot_id: i64, offsets: &LakeOffsets) {
@@ -294,48 +265,6 @@ impl Coordinator {
             other => other,
         }
     }
-
-    /// The bucket count of the table, or of each of its partitions.
-    async fn counts(&self, table: &Table) -> Result<Counts, Error> {
-        if !table.descriptor.is_partitioned() {
-            return Ok(BTreeMap::from([(None, table.bucket_count)]));
-        }
-        let mut counts = BTreeMap::new();
-        for partition in self.parts.reads.partitions(&table.path).await?.1 {
-            counts.insert(Some(partition.id), partition.bucket_count);
-        }
-        Ok(counts)
-    }
-}
-
-type Counts = BTreeMap<Option<PartitionId>, TotalBuckets>;
-
-fn check_bucket(
-    table: &Table,
-    counts: &Counts,
-    partition: Option<PartitionId>,
-    bucket: BucketId,
-) -> Result<(), Error> {
-    if partition.is_some() != table.descriptor.is_partitioned() {
-        let bucket = TableBucket {
-            table: table.table_id,
-            partition,
-            bucket,
-        };
-        return Err(Error::UnknownBucket { bucket });
-    }
-    // A partition that is gone is left out later, as its rows are in the lake or nowhere.
-    let Some(count) = counts.get(&partition).copied() else {
-        return Ok(());
-    };
-    if bucket.0 < 0 || bucket.0 >= count.0 {
-        return Err(Error::NoSuchBucket {
-            table: table.table_id,
-            bucket,
-            count,
-        });
-    }
-    Ok(())
 }
 
 fn refuse_regression(

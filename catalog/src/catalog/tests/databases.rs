@@ -34,7 +34,7 @@ async fn databases_come_change_and_go() {
         .alter_database("db", &changes, IfMissing::Fail)
         .await
         .unwrap();
-    let database = catalog.get_database("db").await.unwrap().unwrap().document;
+    let database = catalog.find_database("db").await.unwrap().unwrap().document;
     assert_eq!(
         (
             database.comment.as_deref(),
@@ -107,7 +107,7 @@ async fn a_table_created_while_its_database_is_dropped_is_not_lost() {
 #[tokio::test]
 async fn a_table_that_was_decided_before_its_database_was_marked_looks_again() {
     let world = World::new().await;
-    let before = world.catalog.get_database("db").await.unwrap().unwrap();
+    let before = world.catalog.find_database("db").await.unwrap().unwrap();
     let descriptor = crate::ddl::complete(&path(), log_table(), &Rules::default()).unwrap();
     let table = crate::catalog::tables::new_table(&path(), TableId(7), &descriptor, 0);
     let txn = world.catalog.creation(&table, &SERVERS).unwrap();

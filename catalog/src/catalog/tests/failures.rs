@@ -10,7 +10,7 @@ async fn check_whole(world: &World) {
     };
     if !table.descriptor.is_partitioned() {
         let assignment = catalog
-            .get_assignment(table.table_id, None)
+            .find_assignment(table.table_id, None)
             .await
             .unwrap()
             .unwrap();
@@ -21,7 +21,7 @@ async fn check_whole(world: &World) {
     for partition in partitions {
         let id = Some(partition.id);
         let assignment = catalog
-            .get_assignment(table.table_id, id)
+            .find_assignment(table.table_id, id)
             .await
             .unwrap()
             .unwrap();

@@ -34,7 +34,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Known {
     is_partitioned: bool,
-    partitions: std::collections::BTreeSet<String>,
+    partitions: BTreeSet<String>,
     columns: Vec<String>,
     owner: Option<String>,
 }

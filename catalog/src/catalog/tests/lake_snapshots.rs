@@ -43,20 +43,12 @@ async fn lake_snapshots_are_committed_once_and_only_forward() {
         "{first}"
     );
     for _ in 0..2 {
-        assert_eq!(
-            catalog
-                .commit_lake_snapshot(commit(1, &first))
-                .await
-                .unwrap(),
-            []
-        );
+        let unnamed = catalog.commit_lake_snapshot(commit(1, &first)).await;
+        assert_eq!(unnamed.unwrap(), BTreeSet::new());
     }
     let second = prepare(&[(None, 0, 20)]).await;
-    let dropped = catalog
-        .commit_lake_snapshot(commit(2, &second))
-        .await
-        .unwrap();
-    assert_eq!(dropped[0].tiered_offsets, first);
+    let unnamed = catalog.commit_lake_snapshot(commit(2, &second)).await;
+    assert_eq!(unnamed.unwrap(), BTreeSet::from([first.clone()]));
     let (snapshot, found) = catalog
         .get_lake_snapshot(&path, id, Which::Latest)
         .await
@@ -153,7 +145,7 @@ async fn offsets_of_dropped_partitions_are_pruned() {
     );
     assert_eq!(
         catalog
-            .get_lake_table(id)
+            .find_lake_table(id)
             .await
             .unwrap()
             .unwrap()
@@ -252,22 +244,140 @@ async fn tiering_epochs_only_rise_also_across_coordinators() {
         newer.next_tiering_epoch(table).await.unwrap(),
         TieringEpoch(3)
     );
-    newer
-        .check_tiering_epoch(table, TieringEpoch(3))
-        .await
-        .unwrap();
-    let error = newer
-        .check_tiering_epoch(table, TieringEpoch(2))
-        .await
-        .unwrap_err();
+    let fenced = catalog.next_tiering_epoch(table).await.unwrap_err();
+    assert!(matches!(fenced, Error::Fenced { .. }), "{fenced}");
+    let epoch = newer.get_tiering_epoch(table).await.unwrap();
+    assert_eq!(epoch, TieringEpoch(3));
+}
+
+#[tokio::test]
+async fn of_two_who_raise_a_tiering_epoch_in_one_millisecond_one_gets_it() {
+    let world = World::new().await;
+    let table = world.table(&log_table()).await.table_id;
+    let other = world.catalog.clone();
+    world.store.forget_calls();
+    // Ours never arrives, unknown to us; before it is sent again, another does the same.
+    world.store.fail_commit(1, Fault::LostRequest);
+    world.store.before_commit(2, move |store| {
+        let other = Catalog {
+            store: Arc::new(store.clone()),
+            ..other
+        };
+        let epoch = futures::executor::block_on(other.next_tiering_epoch(table)).unwrap();
+        assert_eq!(epoch, TieringEpoch(1));
+    });
+    let ours = world.catalog.next_tiering_epoch(table).await;
     assert!(
-        matches!(
-            error,
-            Error::FencedTieringEpoch {
-                current: TieringEpoch(3),
-                ..
-            }
-        ),
-        "{error}"
+        matches!(ours, Err(Error::OutcomeUnknown { .. })),
+        "{ours:?}"
     );
+}
+
+/// A world with one table and, for each of `ends`, the offsets file of its bucket 0.
+async fn with_files(ends: &[i64]) -> (World, TableId, Vec<String>) {
+    let world = World::new().await;
+    let id = world.table(&log_table()).await.table_id;
+    let mut files = Vec::new();
+    for end in ends {
+        let offsets = offsets(id, &[(None, 0, *end)]);
+        let policy = OffsetsPolicy::OnlyRise;
+        let written = world
+            .catalog
+            .prepare_lake_offsets(&path(), &offsets, policy)
+            .await;
+        files.push(written.unwrap());
+    }
+    (world, id, files)
+}
+
+async fn commit(
+    world: &World,
+    table_id: TableId,
+    snapshot_id: i64,
+    (tiered_offsets, readable_offsets): (&str, Option<&str>),
+) -> Result<BTreeSet<String>> {
+    let commit = LakeCommit {
+        path: &path(),
+        table_id,
+        snapshot_id,
+        tiered_offsets,
+        readable_offsets,
+        earliest_to_keep: None,
+        policy: OffsetsPolicy::OnlyRise,
+    };
+    world.catalog.commit_lake_snapshot(commit).await
+}
+
+#[tokio::test]
+async fn a_file_that_the_same_snapshot_names_again_is_not_given_up() {
+    let (world, id, files) = with_files(&[10, 20]).await;
+    let [a, b] = [&files[0], &files[1]];
+    commit(&world, id, 5, (a, None)).await.unwrap();
+    let unnamed = commit(&world, id, 5, (a, Some(b))).await.unwrap();
+    assert_eq!(unnamed, BTreeSet::new());
+    // Nor is it when its name is only written in another way.
+    let other_spelling = a.replace("file:/", "file:///");
+    let unnamed = commit(&world, id, 5, (&other_spelling, Some(b))).await;
+    assert_eq!(unnamed.unwrap(), BTreeSet::new());
+}
+
+#[tokio::test]
+async fn a_file_that_becomes_the_readable_one_of_the_next_snapshot_is_not_given_up() {
+    let (world, id, files) = with_files(&[10, 20, 30]).await;
+    let [a, b, c] = [&files[0], &files[1], &files[2]];
+    commit(&world, id, 5, (a, None)).await.unwrap();
+    let unnamed = commit(&world, id, 6, (b, Some(a))).await.unwrap();
+    assert_eq!(unnamed, BTreeSet::new());
+    let unnamed = commit(&world, id, 7, (c, Some(c))).await.unwrap();
+    assert_eq!(unnamed, BTreeSet::from([a.clone(), b.clone()]));
+}
+
+#[tokio::test]
+async fn offsets_of_a_bucket_that_a_partition_does_not_have_are_refused() {
+    let world = World::new().await;
+    let table = world.table(&partitioned()).await;
+    let a = world.partition("a").await;
+    let (path, id, count) = (path(), table.table_id, a.bucket_count.0);
+    let prepare = async |bucket| {
+        let new = offsets(id, &[bucket]);
+        let policy = OffsetsPolicy::OnlyRise;
+        let catalog = &world.catalog;
+        catalog.prepare_lake_offsets(&path, &new, policy).await
+    };
+    prepare((Some(a.id), count - 1, 5)).await.unwrap();
+    for bucket in [(Some(a.id), count, 5), (None, 0, 5)] {
+        let error = prepare(bucket).await.unwrap_err();
+        assert!(matches!(error, Error::BucketNotExist { .. }), "{error}");
+    }
+    // Rows of a partition that was dropped meanwhile are in the lake all the same.
+    prepare((Some(PartitionId(99)), count, 5)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_late_commit_of_an_earlier_snapshot_changes_nothing() {
+    let (world, id, files) = with_files(&[10, 10, 20]).await;
+    let path = path();
+    let keep_all = |snapshot_id, tiered_offsets| LakeCommit {
+        path: &path,
+        table_id: id,
+        snapshot_id,
+        tiered_offsets,
+        readable_offsets: None,
+        earliest_to_keep: Some(-1),
+        policy: OffsetsPolicy::OnlyRise,
+    };
+    let catalog = &world.catalog;
+    for (snapshot, file) in [(5, &files[0]), (6, &files[1]), (5, &files[0])] {
+        let unnamed = catalog.commit_lake_snapshot(keep_all(snapshot, file)).await;
+        assert_eq!(unnamed.unwrap(), BTreeSet::new());
+    }
+    // One that was never recorded: its offsets may be as good, it is older all the same.
+    let late = catalog.commit_lake_snapshot(keep_all(4, &files[2])).await;
+    assert!(
+        matches!(late, Err(Error::InvalidLakeSnapshot { .. })),
+        "{late:?}"
+    );
+    let kept = catalog.find_lake_table(id).await.unwrap().unwrap().document;
+    let ids: Vec<i64> = kept.lake_snapshots.iter().map(|s| s.snapshot_id).collect();
+    assert_eq!(ids, [5, 6]);
 }

@@ -48,6 +48,11 @@ async fn leaders_and_servers_are_kept() {
     );
     world.store.close_session(session.id()).await.unwrap();
     assert_eq!(world.catalog.list_servers().await.unwrap(), []);
+    let wrong = Key::from_stored("/tabletservers/ids/4294967297").unwrap();
+    let txn = Txn::new(None).put(wrong, "{}", Expect::Absent);
+    world.store.commit(txn).await.unwrap();
+    let error = world.catalog.list_servers().await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     let ids = world.catalog.take_writer_ids(3).await.unwrap();
     assert_eq!(
         world.catalog.take_writer_ids(1).await.unwrap().start,

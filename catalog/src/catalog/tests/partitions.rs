@@ -9,7 +9,7 @@ async fn a_partition_owns_its_bucket_count() {
     assert!(
         world
             .catalog
-            .get_assignment(table.table_id, None)
+            .find_assignment(table.table_id, None)
             .await
             .unwrap()
             .is_none()
@@ -21,7 +21,7 @@ async fn a_partition_owns_its_bucket_count() {
     );
     let assignment = world
         .catalog
-        .get_assignment(table.table_id, Some(partition.id))
+        .find_assignment(table.table_id, Some(partition.id))
         .await
         .unwrap();
     let assignment = assignment.unwrap().document;
@@ -121,6 +121,59 @@ async fn partitions_are_checked_limited_and_dropped() {
         .unwrap_err();
     assert!(matches!(error, Error::PartitionNotExist { .. }), "{error}");
     assert!(create("a", IfExists::Fail).await.unwrap().into_inner().id > first.id);
+}
+
+/// Lets a partition `late` come right before commit number `commit`.
+fn partition_before_commit(world: &World, commit: u32) {
+    let catalog = world.catalog.clone();
+    world.store.forget_calls();
+    world.store.before_commit(commit, move |store| {
+        let inner = Catalog {
+            store: Arc::new(store.clone()),
+            ..catalog
+        };
+        let request = NewPartition {
+            path: &path(),
+            spec: &spec("late"),
+            servers: &SERVERS,
+        };
+        let create = inner.create_partition(request, IfExists::Fail);
+        futures::executor::block_on(create).unwrap();
+    });
+}
+
+#[tokio::test]
+async fn a_partition_that_comes_while_its_table_is_dropped_is_dropped_with_it() {
+    let world = World::new().await;
+    world.table(&partitioned()).await;
+    let early = world.partition("early").await.id;
+    partition_before_commit(&world, 1);
+    let dropped = world.catalog.drop_table(&path(), IfMissing::Fail).await;
+    let dropped = dropped.unwrap().unwrap();
+    let late = PartitionId(early.0 + 1);
+    assert_eq!(dropped.partitions, [early, late]);
+    let catalog = &world.catalog;
+    catalog.finish_table_drop(dropped.table_id).await.unwrap();
+    for partition in dropped.partitions {
+        catalog.finish_partition_drop(partition).await.unwrap();
+    }
+    assert_eq!(catalog.list_assignments().await.unwrap(), (vec![], vec![]));
+}
+
+#[tokio::test]
+async fn a_partition_that_comes_while_its_database_is_dropped_is_dropped_with_it() {
+    let world = World::new().await;
+    world.table(&partitioned()).await;
+    let early = world.partition("early").await.id;
+    // Commit 1 marks the database, commit 2 deletes it.
+    partition_before_commit(&world, 2);
+    let dropped = world
+        .catalog
+        .drop_database("db", IfMissing::Fail, Contents::Drop)
+        .await
+        .unwrap();
+    let late = PartitionId(early.0 + 1);
+    assert_eq!(dropped.tables[0].2, [early, late]);
 }
 
 #[tokio::test]

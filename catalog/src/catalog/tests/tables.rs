@@ -14,7 +14,7 @@ async fn a_table_is_created_whole_and_dropped_whole() {
     assert_eq!((table.created_ms, table.bucket_layout_epoch), (1000, 0));
     let assignment = world
         .catalog
-        .get_assignment(table.table_id, None)
+        .find_assignment(table.table_id, None)
         .await
         .unwrap()
         .unwrap();
