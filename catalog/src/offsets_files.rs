@@ -5,8 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
-use object_store::{GetOptions, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
+use object_store::{GetOptions, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions};
 use weir_protocol::ids::{TableId, TablePath};
 
 use crate::clock::unique_name;
@@ -17,8 +18,23 @@ use crate::{Error, Result};
 
 /// Largest file that is read.
 const MAX_FILE_BYTES: u64 = 64 << 20;
+/// The most files that are listed.
+pub const MAX_LISTED: usize = 1_000_000;
 /// Longest wait for the remote store.
 const DEADLINE: Duration = Duration::from_mins(1);
+
+/// A file that is there, named by nobody or by somebody.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoredFile {
+    /// The table's name when it was written.
+    pub path: TablePath,
+    /// The table.
+    pub table: TableId,
+    /// As [`OffsetsFiles::write`] named it.
+    pub uri: String,
+    /// When it was written by the remote store's clock, epoch ns.
+    pub modified: i64,
+}
 
 /// The folder of offsets files.
 #[derive(Clone, Debug)]
@@ -118,6 +134,47 @@ impl OffsetsFiles {
             Ok(Err(error)) => Err(failed(path, error)),
             Err(elapsed) => Err(failed(path, elapsed)),
         }
+    }
+
+    /// All files below the root, of whatever table, at most [`MAX_LISTED`]; without what has another
+    /// name.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the remote store fails.
+    pub async fn list(&self) -> Result<Vec<StoredFile>> {
+        let prefix = self.root.clone().join("lake");
+        let stored = |meta: ObjectMeta| self.stored_file(&meta);
+        let all = self.store.list(Some(&prefix)).take(MAX_LISTED);
+        let all = all.try_collect::<Vec<_>>();
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Lake {
+            path: TablePath::new("", ""),
+            source,
+            retriable: true,
+        };
+        match tokio::time::timeout(DEADLINE, all).await {
+            Ok(Ok(all)) => Ok(all.into_iter().filter_map(stored).collect()),
+            Ok(Err(error)) => Err(failed(Box::new(error))),
+            Err(elapsed) => Err(failed(Box::new(elapsed))),
+        }
+    }
+
+    /// Reads the name of a file: `lake/DATABASE/TABLE-ID/metadata/UUID.offsets`.
+    fn stored_file(&self, meta: &ObjectMeta) -> Option<StoredFile> {
+        let parts: Vec<_> = meta.location.prefix_match(&self.root)?.collect();
+        let [lake, database, folder, metadata, name] = parts.as_slice() else {
+            return None;
+        };
+        let (table, id) = folder.as_ref().rsplit_once('-')?;
+        let is_ours = lake.as_ref() == "lake" && metadata.as_ref() == "metadata";
+        let name = Some(name.as_ref()).filter(|name| is_ours && is_file_name(name))?;
+        let path = TablePath::new(database.as_ref(), table);
+        let table = TableId(id.parse().ok()?);
+        Some(StoredFile {
+            uri: format!("{}/{}/{name}", self.uri, self::folder(&path, table)),
+            path,
+            table,
+            modified: meta.last_modified.timestamp_nanos_opt()?,
+        })
     }
 
     fn object(&self, folder: &str, name: &str) -> Path {

@@ -28,13 +28,17 @@ use weir_protocol::frame;
 use weir_protocol::message::Request;
 
 pub(crate) use error::{Failure, sentence};
-pub(crate) use metadata::path_of;
 
 use crate::cluster::MetadataCache;
 use crate::coordinator::Coordinator;
 use crate::error::Error;
 use crate::reads::Reads;
 use crate::tablet::TabletServer;
+
+/// How deep messages of requests stand in one another.
+const MAX_DEPTH: u32 = 4;
+/// How many messages and texts a request may have for each bucket that it may name.
+const PARTS_A_BUCKET: usize = 4;
 
 /// A request with its key and version already checked.
 #[derive(Debug)]
@@ -162,7 +166,8 @@ impl Service {
         }
     }
 
-    /// Begins a request: an append is in the log when this returns, the rest is done by `done`.
+    /// Begins a request: an append is in the log when this returns, the rest is done by `done`. One that
+    /// only reads ends with its connection.
     pub(crate) async fn start(self: &Arc<Self>, call: Call) -> Started {
         match (call.api, &self.role) {
             (ApiKey::ProduceLog, Role::Tablet(tablet)) => produce::start(tablet, call).await,
@@ -170,9 +175,14 @@ impl Service {
                 let tablet = Arc::clone(tablet);
                 Started::abandon(async move { fetch::run(&tablet, call).await })
             }
-            _ => {
+            (api, _) => {
                 let service = Arc::clone(self);
-                Started::finish(async move { service.run(call).await })
+                let run = async move { service.run(call).await };
+                if only_reads(api) {
+                    Started::abandon(run)
+                } else {
+                    Started::finish(run)
+                }
             }
         }
     }
@@ -253,6 +263,72 @@ impl Service {
             api => Err(Error::UnknownApi { api_key: api.key() }.into()),
         }
     }
+}
+
+/// Whether a request carries rows, and may be large.
+pub(crate) fn carries_rows(api: ApiKey) -> bool {
+    matches!(api, ApiKey::ProduceLog | ApiKey::PutKv)
+}
+
+/// Whether a request changes nothing.
+fn only_reads(api: ApiKey) -> bool {
+    use ApiKey as K;
+    matches!(
+        api,
+        K::ApiVersions
+            | K::GetMetadata
+            | K::ListDatabases
+            | K::DatabaseExists
+            | K::GetDatabaseInfo
+            | K::GetTableInfo
+            | K::ListTables
+            | K::TableExists
+            | K::GetTableSchema
+            | K::ListPartitionInfos
+            | K::GetLatestKvSnapshots
+            | K::GetKvSnapshotMetadata
+            | K::GetLakeSnapshot
+            | K::GetFilesystemSecurityToken
+            | K::ListAcls
+            | K::DescribeClusterConfigs
+            | K::GetClusterHealth
+            | K::ListOffsets
+            | K::GetTableStats
+            | K::LimitScan
+            | K::Lookup
+            | K::PrefixLookup
+            | K::ScanKv
+    )
+}
+
+/// Counts what a request names before it is decoded: two bytes on the wire may be hundreds in memory.
+///
+/// # Errors
+/// [`Error::TooManyBuckets`], also for names, columns, and other things that stand in messages or texts of
+/// their own: of these there may be a few times as many.
+pub(crate) fn refuse_flood(api: ApiKey, body: &[u8], max_buckets: usize) -> Result<(), Error> {
+    let (depth, max) = if carries_rows(api) {
+        (0, max_buckets)
+    } else {
+        (MAX_DEPTH, max_buckets.saturating_mul(PARTS_A_BUCKET))
+    };
+    let count = frame::count_parts(body, depth);
+    if count > max {
+        return Err(Error::TooManyBuckets { api, count, max });
+    }
+    Ok(())
+}
+
+/// Refuses a request that names more buckets than one may.
+///
+/// # Errors
+/// [`Error::TooManyBuckets`].
+fn refuse_too_many(api: ApiKey, count: usize, tablet: &TabletServer) -> Result<(), Error> {
+    let max = tablet.parts.limits.max_buckets_per_request;
+    if count > max {
+        return Err(Error::TooManyBuckets { api, count, max });
+    }
+    Ok(())
 }
 
 fn if_exists(ignore: bool) -> IfExists {

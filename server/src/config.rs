@@ -106,7 +106,7 @@ impl Default for LogConfig {
 pub enum FlushPolicy {
     /// Before each answer, many appends by one sync.
     Always,
-    /// At least every so many milliseconds; an `acks=-1` append waits for it.
+    /// So many milliseconds after the first append that is not synced; an `acks=-1` append waits for it.
     Interval(u64),
     /// When the operating system likes: a power cut loses acknowledged rows. For tests.
     Os,
@@ -170,8 +170,10 @@ pub struct LimitsConfig {
     pub connections_per_address: usize,
     /// The most unanswered requests of a connection; further ones wait in the socket.
     pub in_flight_per_connection: usize,
-    /// The most bytes of a request.
+    /// The most bytes of a request that carries rows.
     pub max_frame_bytes: usize,
+    /// The most bytes of any other request.
+    pub max_small_frame_bytes: usize,
     /// The most bytes of a request before the client has logged in.
     pub max_frame_bytes_before_login: usize,
     /// The most bytes of all requests that are read and not yet done.
@@ -199,6 +201,7 @@ impl Default for LimitsConfig {
             connections_per_address: 200,
             in_flight_per_connection: 64,
             max_frame_bytes: weir_protocol::frame::DEFAULT_MAX_FRAME_BYTES,
+            max_small_frame_bytes: 8 << 20,
             max_frame_bytes_before_login: 64 << 10,
             request_memory_bytes: 512 << 20,
             answer_memory_bytes: 512 << 20,
@@ -220,8 +223,6 @@ pub struct TieringConfig {
     pub heartbeat_timeout_ms: u64,
     /// How often silence is looked for, ms.
     pub check_ms: u64,
-    /// The most snapshots whose offsets are remembered per table.
-    pub max_lake_snapshots: usize,
     /// Offsets files that nothing names any more are kept for this, ms.
     pub discarded_file_grace_ms: u64,
 }
@@ -231,7 +232,6 @@ impl Default for TieringConfig {
         Self {
             heartbeat_timeout_ms: 120_000,
             check_ms: 5_000,
-            max_lake_snapshots: 64,
             discarded_file_grace_ms: 600_000,
         }
     }
@@ -301,21 +301,17 @@ impl ServerConfig {
             self.max_partition_number >= 1,
             "max-partition-number is below 1",
         );
-        check(
-            self.auto_partition_check_ms >= 1,
-            "auto-partition-check-ms is 0",
+        let every_ms = self.auto_partition_check_ms;
+        check_ranges(
+            &mut check,
+            [
+                ("auto-partition-check-ms", every_ms, 1..=MAX_MS),
+                ("start-timeout-ms", self.start_timeout_ms, 0..=MAX_MS),
+            ],
         );
         self.log.check(&mut check);
         self.limits.check(&mut check);
-        check(
-            self.tiering.heartbeat_timeout_ms >= 1,
-            "scheduler.heartbeat-timeout-ms is 0",
-        );
-        check(self.tiering.check_ms >= 1, "scheduler.check-ms is 0");
-        check(
-            self.tiering.max_lake_snapshots >= 1,
-            "scheduler.max-lake-snapshots is 0",
-        );
+        self.tiering.check(&mut check);
         let nameless =
             |(user, password): (&String, &String)| user.is_empty() || password.is_empty();
         let logins = self.sasl.as_ref().map(|sasl| &sasl.users);
@@ -327,8 +323,21 @@ impl ServerConfig {
             logins.is_none_or(|users| !users.iter().any(nameless)),
             "sasl.users has an empty user or password",
         );
-        if let Err(mistake) = self.listen_address() {
-            mistakes.push(mistake);
+        let login_ms = self.sasl.as_ref().and_then(|sasl| sasl.login_timeout_ms);
+        check(
+            login_ms.is_none_or(|ms| ms <= MAX_MS),
+            "sasl.login-timeout-ms is above ten years",
+        );
+        match self.listen_address() {
+            Ok((host, _)) if self.advertise.is_none() && is_any_address(&host) => {
+                mistakes.push(format!(
+                    "listen `{}` takes every address of this machine, but clients must be told one: set \
+                     advertise to the host that they reach",
+                    self.listen
+                ));
+            }
+            Ok(_) => {}
+            Err(mistake) => mistakes.push(mistake),
         }
         if mistakes.is_empty() {
             Ok(())
@@ -376,39 +385,112 @@ impl ServerConfig {
     }
 }
 
+/// Whether a host stands for every address of the machine.
+fn is_any_address(host: &str) -> bool {
+    let address = host.parse::<std::net::IpAddr>();
+    address.is_ok_and(|address| address.is_unspecified())
+}
+
+/// The longest time that can be set, ms: ten years.
+const MAX_MS: u64 = 10 * 365 * 24 * 3_600_000;
+/// The most of anything that can be set to be counted or queued.
+const MAX_COUNT: usize = 10_000_000;
+const GIB: usize = 1 << 30;
+
+/// Says of each value what it must lie between. `u64` holds every value that can be set.
+fn check_ranges<const N: usize>(
+    check: &mut impl FnMut(bool, &str),
+    ranges: [(&str, u64, std::ops::RangeInclusive<u64>); N],
+) {
+    for (key, value, range) in ranges {
+        let (least, most) = (range.start(), range.end());
+        let mistake = format!("{key} is not between {least} and {most}");
+        check(range.contains(&value), &mistake);
+    }
+}
+
+/// A count or size as a `u64`.
+fn wide(value: usize) -> u64 {
+    u64::try_from(value).unwrap_or(u64::MAX)
+}
+
 impl LogConfig {
     fn check(&self, check: &mut impl FnMut(bool, &str)) {
-        check(
-            self.segment_bytes >= 1 << 20,
-            "log.segment-bytes is below 1 MiB",
+        let threads = wide(self.recovery_threads);
+        check_ranges(
+            check,
+            [
+                ("log.segment-bytes", self.segment_bytes, 1 << 20..=1 << 30),
+                (
+                    "log.retention-check-ms",
+                    self.retention_check_ms,
+                    1..=MAX_MS,
+                ),
+                ("log.writer-expiry-ms", self.writer_expiry_ms, 0..=MAX_MS),
+                ("log.recovery-threads", threads, 1..=1024),
+            ],
         );
-        check(
-            self.segment_bytes <= 1 << 30,
-            "log.segment-bytes is above 1 GiB",
+    }
+}
+
+impl TieringConfig {
+    fn check(&self, check: &mut impl FnMut(bool, &str)) {
+        let (timeout_ms, grace_ms) = (self.heartbeat_timeout_ms, self.discarded_file_grace_ms);
+        check_ranges(
+            check,
+            [
+                ("scheduler.heartbeat-timeout-ms", timeout_ms, 1..=MAX_MS),
+                ("scheduler.check-ms", self.check_ms, 1..=MAX_MS),
+                ("scheduler.discarded-file-grace-ms", grace_ms, 0..=MAX_MS),
+            ],
         );
-        check(self.retention_check_ms >= 1, "log.retention-check-ms is 0");
-        check(self.recovery_threads >= 1, "log.recovery-threads is 0");
     }
 }
 
 impl LimitsConfig {
     fn check(&self, check: &mut impl FnMut(bool, &str)) {
-        check(self.connections >= 1, "limits.connections is 0");
-        check(
-            self.connections_per_address >= 1,
-            "limits.connections-per-address is 0",
+        let count = |key, value: usize, most: usize| (key, wide(value), 1..=wide(most));
+        check_ranges(
+            check,
+            [
+                count("limits.connections", self.connections, MAX_COUNT),
+                count(
+                    "limits.connections-per-address",
+                    self.connections_per_address,
+                    MAX_COUNT,
+                ),
+                count(
+                    "limits.in-flight-per-connection",
+                    self.in_flight_per_connection,
+                    100_000,
+                ),
+                count("limits.max-fetch-bytes", self.max_fetch_bytes, GIB),
+                count(
+                    "limits.max-buckets-per-request",
+                    self.max_buckets_per_request,
+                    MAX_COUNT,
+                ),
+            ],
         );
-        check(
-            self.in_flight_per_connection >= 1,
-            "limits.in-flight-per-connection is 0",
-        );
-        check(
-            self.max_frame_bytes >= 1 << 10,
-            "limits.max-frame-bytes is below 1 KiB",
-        );
-        check(
-            self.max_frame_bytes <= 1 << 30,
-            "limits.max-frame-bytes is above 1 GiB",
+        let frame = |key, value: usize, least: usize| (key, wide(value), wide(least)..=wide(GIB));
+        check_ranges(
+            check,
+            [
+                frame("limits.max-frame-bytes", self.max_frame_bytes, 1 << 10),
+                frame(
+                    "limits.max-small-frame-bytes",
+                    self.max_small_frame_bytes,
+                    1 << 10,
+                ),
+                ("limits.idle-ms", self.idle_ms, 1000..=MAX_MS),
+                ("limits.slow-frame-ms", self.slow_frame_ms, 1..=MAX_MS),
+                ("limits.first-request-ms", self.first_request_ms, 1..=MAX_MS),
+                (
+                    "limits.max-fetch-wait-ms",
+                    self.max_fetch_wait_ms,
+                    0..=MAX_MS,
+                ),
+            ],
         );
         check(
             self.max_frame_bytes_before_login <= self.max_frame_bytes,
@@ -418,15 +500,9 @@ impl LimitsConfig {
             self.request_memory_bytes >= self.max_frame_bytes,
             "limits.request-memory-bytes is below limits.max-frame-bytes",
         );
-        check(self.idle_ms >= 1000, "limits.idle-ms is below 1000");
-        check(self.slow_frame_ms >= 1, "limits.slow-frame-ms is 0");
         check(
-            self.max_fetch_bytes <= 1 << 30,
-            "limits.max-fetch-bytes is above 1 GiB",
-        );
-        check(
-            self.max_buckets_per_request >= 1,
-            "limits.max-buckets-per-request is 0",
+            self.answer_memory_bytes >= 1 << 10,
+            "limits.answer-memory-bytes is below 1 KiB",
         );
     }
 }
@@ -447,6 +523,54 @@ mod tests {
             panic!("it is refused")
         };
         assert_eq!(mistakes.len(), 4, "{mistakes:?}");
+    }
+
+    #[test]
+    fn a_value_that_would_stop_the_server_later_is_a_mistake() {
+        let mistakes_of = |text: &str| {
+            let mut config = ServerConfig::from_toml(text).unwrap();
+            config.data_dir = PathBuf::from("/somewhere");
+            match config.validate() {
+                Ok(()) => Vec::new(),
+                Err(Error::Config { mistakes }) => mistakes,
+                Err(other) => panic!("{other}"),
+            }
+        };
+        let most = i64::MAX;
+        for (section, key) in [
+            ("limits", "in-flight-per-connection"),
+            ("limits", "idle-ms"),
+            ("limits", "slow-frame-ms"),
+            ("limits", "max-fetch-wait-ms"),
+            ("limits", "max-buckets-per-request"),
+            ("limits", "max-small-frame-bytes"),
+            ("log", "recovery-threads"),
+            ("log", "retention-check-ms"),
+            ("scheduler", "heartbeat-timeout-ms"),
+        ] {
+            let mistakes = mistakes_of(&format!("[{section}]\n{key} = {most}"));
+            assert_eq!(mistakes.len(), 1, "{key}: {mistakes:?}");
+            assert!(mistakes[0].contains(key), "{mistakes:?}");
+        }
+        for key in ["max-fetch-bytes", "in-flight-per-connection", "connections"] {
+            let mistakes = mistakes_of(&format!("[limits]\n{key} = 0"));
+            assert_eq!(mistakes.len(), 1, "{key}: {mistakes:?}");
+        }
+    }
+
+    #[test]
+    fn clients_are_never_told_to_connect_to_every_address() {
+        let config = |listen: &str, advertise: Option<&str>| ServerConfig {
+            listen: listen.to_owned(),
+            advertise: advertise.map(str::to_owned),
+            ..ServerConfig::in_dir("/somewhere")
+        };
+        for listen in ["0.0.0.0:9123", "[::]:9123", "0.0.0.0:0"] {
+            let error = config(listen, None).validate().unwrap_err();
+            assert!(error.to_string().contains("set advertise"), "{error}");
+            config(listen, Some("db.example")).validate().unwrap();
+        }
+        config("127.0.0.1:9123", None).validate().unwrap();
     }
 
     #[test]

@@ -3,34 +3,36 @@
 //! Metadata is changed first, in fenced transactions; servers are told after. Whatever a crash
 //! between the two leaves undone is done at the next start.
 
+mod activation;
 mod lake;
 mod leaders;
 mod rounds;
 mod start;
+mod sweep;
 mod tags;
 mod ticker;
 pub(crate) mod tiering;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use weir_catalog::Catalog;
 use weir_catalog::catalog::{
-    Contents, Created, DatabaseChange, IfExists, IfMissing, NewPartition, NewTable, Partition,
-    Table,
+    Contents, Created, DatabaseChange, IfExists, IfMissing, NewPartition, NewTable, Table,
 };
 use weir_catalog::clock::Clock;
 use weir_catalog::ddl::TableChange;
 use weir_catalog::offsets_files::OffsetsFiles;
 use weir_catalog::store::Fence;
 use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
-use weir_protocol::ids::{PartitionId, PhysicalTablePath, ServerId, TableId, TablePath};
+use weir_protocol::ids::{ServerId, TableId, TablePath};
 use weir_protocol::partition::PartitionSpec;
 
 pub(crate) use leaders::{Group, Leaders};
 pub(crate) use rounds::{Rounds, RoundsParts};
+
+use activation::{Turns, Wanted};
 
 use crate::cluster::MetadataCache;
 use crate::config::ServerConfig;
@@ -38,9 +40,6 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::reads::Reads;
 use crate::shutdown::Shutdown;
-
-/// How long a create waits for the leaders of what it made; they become ready later all the same.
-const ACTIVATION_WAIT: Duration = Duration::from_secs(10);
 
 /// What a coordinator is made of.
 #[derive(Debug)]
@@ -65,6 +64,8 @@ pub(crate) struct Coordinator {
     pub(crate) parts: Parts,
     /// Names of the tables by their ids.
     paths: Mutex<BTreeMap<TableId, TablePath>>,
+    /// What follows a change of metadata is done one after the other.
+    turns: Turns,
     /// Offsets files that nothing names any more, oldest first.
     discarded: Mutex<VecDeque<lake::Discarded>>,
     /// Offsets files whose offsets may be below those recorded, newest last.
@@ -73,10 +74,11 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let (paths, discarded, resets) = Default::default();
+        let (paths, turns, discarded, resets) = Default::default();
         Arc::new(Self {
             parts,
             paths,
+            turns,
             discarded,
             resets,
         })
@@ -113,7 +115,10 @@ impl Coordinator {
             .await?)
     }
 
-    /// Drops a database, maybe with its tables, and then their logs.
+    /// Drops a database, maybe with its tables, and then their logs: all that can be removed.
+    ///
+    /// # Errors
+    /// The first failure.
     pub(crate) async fn drop_database(
         &self,
         name: &str,
@@ -125,10 +130,12 @@ impl Coordinator {
             .catalog
             .drop_database(name, if_missing, contents)
             .await?;
+        let mut result = Ok(());
         for (_, table, partitions) in dropped.tables {
-            self.finish_table_drop(table, &partitions).await?;
+            let finished = self.finish_table_drop(table, &partitions).await;
+            result = result.and(finished);
         }
-        Ok(())
+        result
     }
 
     /// Creates a table and waits a while for its leaders.
@@ -149,18 +156,15 @@ impl Coordinator {
             servers: &self.parts.servers,
         };
         let created = self.parts.catalog.create_table(request, if_exists).await?;
-        let Created::New(table) = created else {
-            return Ok(());
+        let table = match created {
+            Created::New(table) => table,
+            // An earlier attempt may have ended before it was served.
+            Created::Existing(table) if self.is_brought(&table, None) => return Ok(()),
+            Created::Existing(table) => table,
         };
-        self.remember(table.table_id, path);
-        self.register_tiering(&table, 0).await?;
-        if table.descriptor.is_partitioned() {
-            self.parts.leaders.announce_table(&table).await;
-            self.auto_partition(&table).await;
-            return Ok(());
-        }
-        let group = self.group(&table, None).await?;
-        self.activate(group).await
+        self.bring_and_wait(Wanted::table(table.clone(), 0)).await;
+        self.auto_partition(&table).await;
+        Ok(())
     }
 
     /// Drops a table: its metadata first, then its logs. The lake table stays.
@@ -192,8 +196,7 @@ impl Coordinator {
             Err(Error::Catalog(weir_catalog::Error::TableNotExist { .. })) => return Ok(()),
             other => other?,
         };
-        self.parts.leaders.announce_table(&table).await;
-        self.register_tiering(&table, 0).await?;
+        self.bring_and_wait(Wanted::table(table.clone(), 0)).await;
         self.auto_partition(&table).await;
         Ok(())
     }
@@ -215,12 +218,17 @@ impl Coordinator {
             .catalog
             .create_partition(request, if_exists)
             .await?;
-        let Created::New(partition) = created else {
-            return Ok(());
-        };
         let table = self.parts.reads.table(path).await?;
-        let group = self.group(&table, Some(&partition)).await?;
-        self.activate(group).await
+        let partition = match created {
+            Created::New(partition) => partition,
+            Created::Existing(partition) if self.is_brought(&table, Some(partition.id)) => {
+                return Ok(());
+            }
+            Created::Existing(partition) => partition,
+        };
+        self.bring_and_wait(Wanted::partition(table, partition))
+            .await;
+        Ok(())
     }
 
     /// Drops a partition: its metadata first, then its logs. Its rows in the lake stay.
@@ -240,82 +248,6 @@ impl Coordinator {
             return Ok(());
         };
         self.finish_partition_drop(table.table_id, partition).await
-    }
-
-    async fn activate(&self, group: Group) -> Result<(), Error> {
-        let path = group.path.clone();
-        let activation = self.parts.leaders.activate(group).await?;
-        if tokio::time::timeout(ACTIVATION_WAIT, activation.settled())
-            .await
-            .is_err()
-        {
-            tracing::warn!(table = %path, "leaders are not ready yet");
-        }
-        Ok(())
-    }
-
-    /// The buckets of a table, or of one of its partitions, with their count.
-    async fn group(&self, table: &Table, partition: Option<&Partition>) -> Result<Group, Error> {
-        let id = partition.map(|partition| partition.id);
-        let found = self
-            .parts
-            .catalog
-            .find_assignment(table.table_id, id)
-            .await?;
-        let missing = || weir_catalog::Error::Corrupt {
-            what: format!("table {}", table.path),
-            reason: "its buckets are assigned to no server".to_owned(),
-        };
-        Ok(Group {
-            path: PhysicalTablePath {
-                table: table.path.clone(),
-                partition: partition.map(|partition| partition.name.clone()),
-            },
-            table: table.table_id,
-            partition: id,
-            bucket_count: partition.map_or(table.bucket_count, |one| one.bucket_count),
-            bucket_count_epoch: table.bucket_layout_epoch,
-            schema: table.schema_id,
-            assignment: found.ok_or_else(missing)?.document.buckets,
-        })
-    }
-
-    /// Removes what is left of a table whose metadata is gone.
-    async fn finish_table_drop(
-        &self,
-        table: TableId,
-        partitions: &[PartitionId],
-    ) -> Result<(), Error> {
-        self.paths.lock().remove(&table);
-        self.parts.rounds.remove(table).await;
-        self.parts.leaders.forget_table(table).await;
-        for partition in partitions {
-            self.finish_partition_drop(table, *partition).await?;
-        }
-        if let Some(found) = self.parts.catalog.find_assignment(table, None).await? {
-            self.parts
-                .leaders
-                .delete(table, None, &found.document.buckets)
-                .await;
-        }
-        Ok(self.parts.catalog.finish_table_drop(table).await?)
-    }
-
-    /// Removes what is left of a partition whose metadata is gone.
-    async fn finish_partition_drop(
-        &self,
-        table: TableId,
-        partition: PartitionId,
-    ) -> Result<(), Error> {
-        self.parts.leaders.forget_partition(table, partition).await;
-        let id = Some(partition);
-        if let Some(found) = self.parts.catalog.find_assignment(table, id).await? {
-            self.parts
-                .leaders
-                .delete(table, id, &found.document.buckets)
-                .await;
-        }
-        Ok(self.parts.catalog.finish_partition_drop(partition).await?)
     }
 
     /// Schedules the tiering of a lake table, or stops it; `tiered_ms` is relative to now.

@@ -94,6 +94,15 @@ pub enum Error {
     #[error(transparent)]
     Protocol(#[from] weir_protocol::Error),
 
+    /// A batch of a log does not parse, although its checksum holds.
+    #[error("{bucket}: a stored batch cannot be read: {source}")]
+    StoredBatch {
+        /// The bucket.
+        bucket: TableBucket,
+        /// What is wrong with it.
+        source: weir_protocol::Error,
+    },
+
     /// A key that the protocol does not have, or that this server does not serve to clients.
     #[error("api {api_key} is not served here")]
     UnknownApi {
@@ -117,11 +126,11 @@ pub enum Error {
         reason: String,
     },
     /// One request names too much.
-    #[error("{} names {count} buckets, at most {max} are allowed", api.name())]
+    #[error("{} names {count} things, at most {max} are allowed", api.name())]
     TooManyBuckets {
         /// The API.
         api: ApiKey,
-        /// How many.
+        /// How many buckets, or texts and messages of other kinds.
         count: usize,
         /// The limit.
         max: usize,
@@ -172,6 +181,14 @@ pub enum Error {
         /// What keeps it offline, in one sentence.
         reason: String,
     },
+    /// What the bucket's table is cannot be looked up.
+    #[error("{bucket}: its table cannot be looked up: {source}")]
+    TableNotRead {
+        /// The bucket.
+        bucket: TableBucket,
+        /// Why.
+        source: std::sync::Arc<Error>,
+    },
     /// The sender computed the bucket with another count.
     #[error("{bucket}: {} but it has {actual} buckets: refresh metadata and route again", given_count(*given))]
     StaleRouting {
@@ -209,14 +226,6 @@ pub enum Error {
         needed: LogOffset,
         /// The request's patience, ms.
         timeout_ms: i32,
-    },
-    /// Appended bytes are not a batch, or not an intact one.
-    #[error("{bucket}: batch refused: {reason}")]
-    CorruptBatch {
-        /// The bucket.
-        bucket: TableBucket,
-        /// What is wrong.
-        reason: String,
     },
     /// A batch names a schema that the table does not have.
     #[error(
@@ -330,24 +339,6 @@ pub enum Error {
         /// The tablet's epoch.
         current: i32,
     },
-    /// A change of in-sync replicas older than what the coordinator knows.
-    #[error("{bucket}: bucket epoch {given} is below {current}")]
-    OldBucketEpoch {
-        /// The bucket.
-        bucket: TableBucket,
-        /// The request's epoch.
-        given: i32,
-        /// The coordinator's epoch.
-        current: i32,
-    },
-    /// A set of in-sync replicas that cannot be.
-    #[error("{bucket}: in-sync replicas {isr:?} are not eligible")]
-    IneligibleReplicas {
-        /// The bucket.
-        bucket: TableBucket,
-        /// The proposed set.
-        isr: Vec<i32>,
-    },
     /// An entry of a tiering heartbeat is refused.
     #[error(transparent)]
     Tiering(#[from] Refusal),
@@ -382,6 +373,16 @@ pub enum Error {
         given: LogOffset,
         /// The committed offset.
         current: LogOffset,
+    },
+    /// The lake cannot hold rows that the log never had.
+    #[error("{bucket}: tiered offset {given} is beyond the log, which ends at {log_end}")]
+    LakeAheadOfLog {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The request's offset.
+        given: LogOffset,
+        /// The offset after the last record of the log.
+        log_end: LogOffset,
     },
     /// An offsets file that does not belong to the table, or names buckets it does not have.
     #[error("offsets file {path} of table {table} refused: {reason}")]

@@ -24,6 +24,8 @@ mod reads;
 pub mod server;
 pub mod shutdown;
 mod tablet;
+#[cfg(test)]
+mod watched_store;
 
 pub use config::ServerConfig;
 pub use error::Error;

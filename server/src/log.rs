@@ -24,6 +24,7 @@ pub mod repair;
 
 mod append;
 mod aside;
+mod cut;
 mod flush;
 mod meta;
 mod offset_index;
@@ -46,10 +47,10 @@ use tokio::sync::watch;
 use weir_protocol::ids::{LogOffset, TableBucket};
 
 pub use append::Appended;
-pub use batch::{BatchFault, Batches};
+pub use batch::Batches;
 pub use config::{FlushPolicy, LogConfig};
 pub use disk::{Disk, DiskFile, FileSystem};
-pub use error::{Error, Result};
+pub use error::{BatchFault, Error, Result};
 pub use flusher::{FlushHandle, Flusher};
 pub use meta::Gap;
 pub use recovery::RecoveryReport;
@@ -233,6 +234,11 @@ impl Log {
         }
     }
 
+    /// Whether the log takes no more appends because it was closed or deleted: its end is final.
+    pub fn is_closed(&self) -> bool {
+        self.appender.lock().life == Life::Closed
+    }
+
     /// The size of all segments.
     pub fn size_bytes(&self) -> u64 {
         self.view
@@ -265,7 +271,7 @@ impl Log {
 
     /// Appends batches: all new ones of the request or none, with one write. Sets their base offsets
     /// and the commit timestamp `max(newest in the log, now_ms)`. Blocks for a write to the page cache;
-    /// durable once [`Log::flushed_end`] has reached [`Appended::log_end`].
+    /// durable once [`Log::flushed_end`] is above [`Appended::last_offset`].
     ///
     /// # Errors
     /// [`Error::OutOfOrderSequence`]; [`Error::DiskFull`] or [`Error::Io`], the log being as before;
@@ -319,6 +325,20 @@ impl Log {
     /// [`Error::OutOfRange`] outside of `log_start..=log_end`; [`Error::Corrupt`] if the first batch is
     /// damaged: a damaged batch is never served.
     pub fn read(&self, from: LogOffset, max_bytes: usize, upto: LogOffset) -> Result<ReadBatches> {
+        self.read_at_most(from, (max_bytes, usize::MAX), upto)
+    }
+
+    /// As [`Log::read`], but leaves out even the first batch if it is larger than the second limit, and says
+    /// so.
+    ///
+    /// # Errors
+    /// As [`Log::read`].
+    pub fn read_at_most(
+        &self,
+        from: LogOffset,
+        (max_bytes, most_bytes): (usize, usize),
+        upto: LogOffset,
+    ) -> Result<ReadBatches> {
         let (segment, upto) = {
             let view = self.view.read();
             self.refuse_out_of_range(&view, from)?;
@@ -328,11 +348,13 @@ impl Log {
             return Ok(ReadBatches {
                 batches: bytes::Bytes::new(),
                 next_offset: from,
+                left_out_bytes: None,
             });
         };
         let request = ReadRequest {
             from: from.max(segment.base_offset),
             max_bytes,
+            most_bytes,
             upto,
         };
         match segment.read(&*self.options.disk, &request) {
@@ -343,6 +365,55 @@ impl Log {
             }
             read => read,
         }
+    }
+
+    /// About how many bytes lie from an offset on: at most some too many, for the index is sparse. Does no
+    /// IO: with an index that was never used, as much as the segment holds.
+    pub fn bytes_from(&self, from: LogOffset) -> u64 {
+        let view = self.view.read();
+        let after = view
+            .segments
+            .partition_point(|segment| segment.base_offset <= from);
+        let at = after.saturating_sub(1);
+        let mut bytes = 0_u64;
+        for segment in view.segments.iter().skip(at) {
+            bytes = bytes.saturating_add(segment.extent().len);
+        }
+        let skipped = view
+            .segments
+            .get(at)
+            .and_then(|segment| segment.position_before(from));
+        bytes.saturating_sub(skipped.unwrap_or(0))
+    }
+
+    /// Where the newest batches below `upto` begin that together have at most about `max_bytes`: not below
+    /// `from`, and one batch at least. Blocks for a few small reads.
+    ///
+    /// # Errors
+    /// [`Error::Io`], [`Error::Corrupt`].
+    pub fn newest_within(
+        &self,
+        from: LogOffset,
+        upto: LogOffset,
+        max_bytes: u64,
+    ) -> Result<LogOffset> {
+        let segments = self.view.read().segments.clone();
+        let below = |segment: &&Arc<Segment>| segment.base_offset < upto;
+        let mut left = max_bytes;
+        let mut begin = None;
+        for segment in segments.iter().rev().filter(below) {
+            let len = segment.extent().len;
+            if len <= left && segment.base_offset > from {
+                left -= len;
+                begin = Some(segment.base_offset);
+                continue;
+            }
+            let position = len.saturating_sub(left);
+            let placed = segment.offset_at(&*self.options.disk, position, upto)?;
+            let newest = placed.first_after.or(begin).or(placed.last);
+            return Ok(newest.unwrap_or(from).max(from));
+        }
+        Ok(begin.unwrap_or(from).max(from))
     }
 
     /// The base offset of the first batch that was committed at `timestamp_ms` or later; None if all
@@ -442,6 +513,17 @@ impl Log {
                 bucket: self.bucket,
             },
         }
+    }
+
+    /// The log takes nothing more, for a reason that lies outside of it.
+    pub(crate) fn give_up(&self, reason: &str) {
+        let mut appender = self.appender.lock();
+        if appender.life == Life::Open {
+            tracing::error!(bucket = %self.bucket, reason, "log failed, it takes no more appends");
+            appender.life = Life::Failed(reason.to_owned());
+        }
+        drop(appender);
+        self.flushed.send_modify(|flushed| flushed.stopped = true);
     }
 
     /// The log takes nothing more; whoever waits for durability is told.

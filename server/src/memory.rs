@@ -34,9 +34,26 @@ impl Memory {
     }
 }
 
+/// Gives back what of `held` is more than `bytes` need.
+pub(crate) fn give_back_beyond(held: &mut OwnedSemaphorePermit, bytes: usize) {
+    let needed = bytes.div_ceil(PIECE_BYTES).max(1);
+    let surplus = held.num_permits().saturating_sub(needed);
+    drop(held.split(surplus));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_needed_is_free_again() {
+        let memory = Memory::new(64 << 10);
+        let mut held = memory.reserve(64 << 10).await.unwrap();
+        give_back_beyond(&mut held, 5_000);
+        assert_eq!(memory.free.available_permits(), 59);
+        give_back_beyond(&mut held, 9_000);
+        assert_eq!(memory.free.available_permits(), 59);
+    }
 
     #[tokio::test]
     async fn a_request_above_the_whole_memory_takes_all_of_it() {

@@ -14,6 +14,7 @@ mod tests;
 mod writer;
 
 use std::ops::Range;
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -66,17 +67,21 @@ impl RocksMetadataStore {
         let database = Arc::new(Database::open(path)?);
         let hub = WatchHub::default();
         let (failed_sender, failed) = watch::channel(None);
-        let writer =
-            Writer::start(Arc::clone(&database), hub.clone(), failed_sender).map_err(|error| {
-                Error::Corrupt {
-                    path: path.to_owned(),
-                    reason: error.to_string(),
-                }
+        let writer = Writer::start(Arc::clone(&database), hub.clone(), failed_sender.clone())
+            .map_err(|error| Error::Corrupt {
+                path: path.to_owned(),
+                reason: error.to_string(),
             })?;
         let (queue, requests) = mpsc::channel(QUEUE_REQUESTS);
         let thread = std::thread::Builder::new()
             .name("meta-writer".to_owned())
-            .spawn(move || writer.run(requests))
+            .spawn(move || {
+                let run = AssertUnwindSafe(|| writer.run(requests));
+                if std::panic::catch_unwind(run).is_err() {
+                    let reason = "the metadata writer hit a broken invariant, see the log";
+                    failed_sender.send_replace(Some(reason.to_owned()));
+                }
+            })
             .map_err(|source| Error::Io {
                 path: path.to_owned(),
                 action: "start the writer",
@@ -106,6 +111,11 @@ impl RocksMetadataStore {
         }
         // The writer ended because the store was closed.
         std::future::pending().await
+    }
+
+    /// Whether nothing can be written any more, see [`Self::failed`].
+    pub fn has_failed(&self) -> bool {
+        self.inner.failed.borrow().is_some()
     }
 
     /// Ends the writer after what is queued. Later writes are refused; reads go on until the last clone

@@ -1,12 +1,13 @@
 //! Sockets: who may connect, how bytes become requests, how answers go out.
 //!
 //! Requests of one connection start in the order they came; each is answered when it is done, so
-//! a fetch that waits for data holds up nobody. A request of a log append is *applied* before the
-//! next one of its connection is read.
+//! a fetch that waits for data holds up nobody, until as many requests of its connection wait as may.
+//! A request of a log append is *applied* before the next one of its connection is read.
 
 mod admission;
 mod connection;
 mod login;
+mod request_memory;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

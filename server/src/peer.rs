@@ -1,10 +1,10 @@
 //! Calls between the servers of this process: the protocol's own messages over bounded channels.
 
 use tokio::sync::{mpsc, oneshot};
-use weir_protocol::ids::ServerId;
+use weir_protocol::ids::{BucketId, LogOffset, ServerId};
 use weir_protocol::proto::{
     ListOffsetsRequest, ListOffsetsResponse, NotifyLakeTableOffsetRequest,
-    NotifyLeaderAndIsrRequest, NotifyLeaderAndIsrResponse, StopReplicaRequest, StopReplicaResponse,
+    NotifyLeaderAndIsrRequest, NotifyLeaderAndIsrResponse, StopReplicaRequest,
     UpdateMetadataRequest,
 };
 
@@ -14,6 +14,13 @@ use crate::error::Error;
 const QUEUE_CALLS: usize = 256;
 /// How many acknowledgements of one leader change may wait.
 const QUEUE_ACKS: usize = 64;
+
+/// What a server says that gave buckets up.
+#[derive(Debug, Default)]
+pub(crate) struct Stopped {
+    /// Where the logs end of those that it led and closed: nothing is appended to them any more.
+    pub(crate) log_ends: Vec<(BucketId, LogOffset)>,
+}
 
 /// A call to a tablet server, with where its answer goes.
 #[derive(Debug)]
@@ -27,10 +34,7 @@ pub(crate) enum Call {
         Box<UpdateMetadataRequest>,
         oneshot::Sender<Result<(), Error>>,
     ),
-    StopReplica(
-        StopReplicaRequest,
-        oneshot::Sender<Result<StopReplicaResponse, Error>>,
-    ),
+    StopReplica(StopReplicaRequest, oneshot::Sender<Result<Stopped, Error>>),
     NotifyLakeTableOffset(
         NotifyLakeTableOffsetRequest,
         oneshot::Sender<Result<(), Error>>,
@@ -77,10 +81,7 @@ impl Peer {
     }
 
     /// Takes buckets from the server, with or without their data.
-    pub(crate) async fn stop_replica(
-        &self,
-        request: StopReplicaRequest,
-    ) -> Result<StopReplicaResponse, Error> {
+    pub(crate) async fn stop_replica(&self, request: StopReplicaRequest) -> Result<Stopped, Error> {
         let (answer, answered) = oneshot::channel();
         self.send(Call::StopReplica(request, answer)).await?;
         answered.await.map_err(|_| Error::Stopping)?

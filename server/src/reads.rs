@@ -7,6 +7,7 @@ use std::time::Duration;
 use weir_catalog::catalog::{Partition, Table, Which};
 use weir_catalog::ddl::properties::{LOG_FORMAT, TableProperties, parse_bool};
 use weir_catalog::model::database::Database;
+use weir_catalog::model::lake_offsets::LakeOffsets;
 use weir_catalog::{Catalog, Error as CatalogError};
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{LogOffset, PartitionId, SchemaId, TableBucket, TableId, TablePath};
@@ -190,20 +191,9 @@ impl Reads {
             .catalog
             .get_lake_snapshot(&table.path, id, which)
             .await?;
-        let named = |((partition, bucket), end)| {
-            (
-                TableBucket {
-                    table: id,
-                    partition,
-                    bucket,
-                },
-                end,
-            )
-        };
-        let ends = offsets.end_offsets.into_iter().map(named).collect();
         Ok(LakeProgress {
             snapshot_id: snapshot.snapshot_id,
-            ends,
+            ends: by_bucket(offsets),
         })
     }
 
@@ -213,17 +203,19 @@ impl Reads {
         path: &TablePath,
         table: TableId,
     ) -> Result<BTreeMap<TableBucket, LogOffset>, Error> {
-        let offsets = self.catalog.get_lake_offsets(path, table).await?;
-        let named = |((partition, bucket), end)| {
-            (
-                TableBucket {
-                    table,
-                    partition,
-                    bucket,
-                },
-                end,
-            )
-        };
-        Ok(offsets.end_offsets.into_iter().map(named).collect())
+        Ok(by_bucket(self.catalog.get_lake_offsets(path, table).await?))
     }
+}
+
+fn by_bucket(offsets: LakeOffsets) -> BTreeMap<TableBucket, LogOffset> {
+    let table = offsets.table_id;
+    let named = |((partition, bucket), end)| {
+        let bucket = TableBucket {
+            table,
+            partition,
+            bucket,
+        };
+        (bucket, end)
+    };
+    offsets.end_offsets.into_iter().map(named).collect()
 }

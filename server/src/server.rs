@@ -188,8 +188,10 @@ impl Ground {
         let coordinator = self.start_coordinator(start, &nodes, running.peers).await?;
         let limit = Duration::from_millis(self.config.start_timeout_ms);
         coordinator.bring_up(running.log_dirs, limit).await?;
-        back.spawn(Arc::clone(&coordinator).auto_partition_loop());
-        back.spawn(Arc::clone(&coordinator).discard_loop());
+        let ticker = Arc::clone(&coordinator).auto_partition_loop();
+        back.spawn_critical("the clock of partitions", ticker);
+        let sweeper = Arc::clone(&coordinator).discard_loop();
+        back.spawn_critical("the sweep of offsets files", sweeper);
         self.open_doors(listeners, coordinator, &running.tablets, &front);
         let guard = |shutdown: &Shutdown| shutdown.token().clone().drop_guard();
         Ok(RunningServer {
@@ -295,8 +297,11 @@ impl Ground {
                 shutdown: back.clone(),
             });
             let (peer, calls): (Peer, tokio::sync::mpsc::Receiver<Call>) = Peer::new(id);
-            back.spawn(Arc::clone(&server).run(calls));
-            back.spawn(Arc::clone(&server).retention_loop());
+            back.spawn_critical("a tablet server", Arc::clone(&server).run(calls));
+            back.spawn_critical(
+                "the retention of logs",
+                Arc::clone(&server).retention_loop(),
+            );
             tablets.peers.push(peer);
             tablets.tablets.push(server);
             tablets.flushers.push(flusher);
@@ -348,7 +353,8 @@ impl Ground {
         let door = |listener, role, cache: &Arc<MetadataCache>| {
             let (reads, cache) = (Arc::clone(&reads), Arc::clone(cache));
             let service = Arc::new(Service { role, reads, cache });
-            front.spawn(net::accept_loop(listener, service, Arc::clone(&shared)));
+            let accepting = net::accept_loop(listener, service, Arc::clone(&shared));
+            front.spawn_critical("a listener", accepting);
         };
         let cache = Arc::clone(&coordinator.parts.cache);
         door(
@@ -400,20 +406,32 @@ impl RunningServer {
         Arc::clone(&self.registry)
     }
 
-    /// Whether every known bucket has a ready leader, as the first tablet server was told.
+    /// Whether every known bucket has a ready leader, as the tablet servers were told, and no part of the
+    /// server is gone.
     pub fn is_ready(&self) -> bool {
-        self.tablets.iter().all(|tablet| {
-            let (ready, known) = tablet.cache.leader_counts();
-            ready == known
-        })
+        let can_write = self.rocks.as_ref().is_none_or(|rocks| !rocks.has_failed());
+        let is_whole = can_write && !self.front.has_failed() && !self.back.has_failed();
+        is_whole
+            && self.tablets.iter().all(|tablet| {
+                let (ready, known) = tablet.cache.leader_counts();
+                ready == known
+            })
     }
 
-    /// Ends with the reason once the server can't go on: a write of metadata failed, and what is on
-    /// disk is unknown. The process is to end then, and recovers at its next start. Cancel-safe.
+    /// Ends with the reason once the server can't go on: a write of metadata failed, and what is on disk is
+    /// unknown, or a part of it is gone. The process is to end then, and recovers at its next start.
+    /// Cancel-safe.
     pub async fn failed(&self) -> String {
-        match &self.rocks {
-            Some(rocks) => rocks.failed().await,
-            None => std::future::pending().await,
+        let metadata = async {
+            match &self.rocks {
+                Some(rocks) => rocks.failed().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            reason = metadata => reason,
+            reason = self.front.failed() => reason,
+            reason = self.back.failed() => reason,
         }
     }
 

@@ -42,6 +42,9 @@ use crate::shutdown::Shutdown;
 /// How many writer ids are taken from the store at a time.
 const WRITER_ID_BLOCK: u32 = 1000;
 
+/// How many appends, and how many reads, are on blocking threads at once; more wait for their turn.
+const BLOCKING_CALLS: usize = 32;
+
 /// What a tablet server is made of.
 pub(crate) struct Parts {
     pub(crate) id: ServerId,
@@ -65,6 +68,9 @@ pub(crate) struct TabletServer {
     /// Writer ids taken and not yet handed out.
     writer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
     recovery: Arc<Semaphore>,
+    /// Appends, and reads, that may be on blocking threads at once.
+    appends: Arc<Semaphore>,
+    reads: Arc<Semaphore>,
     /// Memory for answers that are being read and sent.
     answers: Memory,
     /// Wakes those who wait for a bucket to come or go.
@@ -110,6 +116,8 @@ impl TabletServer {
             tables: Mutex::default(),
             writer_ids: tokio::sync::Mutex::new(0..0),
             recovery,
+            appends: Arc::new(Semaphore::new(BLOCKING_CALLS)),
+            reads: Arc::new(Semaphore::new(BLOCKING_CALLS)),
             answers,
             changed: Notify::new(),
         })
@@ -133,7 +141,7 @@ impl TabletServer {
     async fn take_call(self: &Arc<Self>, call: peer::Call) {
         match call {
             peer::Call::NotifyLeaderAndIsr(request, acks) => {
-                self.become_leader(request, acks).await;
+                self.become_leader(request, acks);
             }
             peer::Call::UpdateMetadata(request, answer) => {
                 let result = self.cache.apply(&request);
@@ -177,6 +185,23 @@ impl TabletServer {
         };
         replicas.values().filter_map(ready).collect()
     }
+}
+
+/// Runs a call of a log on a blocking thread, once there is a turn.
+///
+/// # Errors
+/// [`Error::Interrupted`] if the process is stopping.
+async fn on_blocking_thread<T: Send + 'static>(
+    turns: &Arc<Semaphore>,
+    call: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Error> {
+    let turn = Arc::clone(turns).acquire_owned().await;
+    let turn = turn.map_err(|_| Error::Stopping)?;
+    let calling = tokio::task::spawn_blocking(move || {
+        let _turn = turn;
+        call()
+    });
+    Ok(calling.await?)
 }
 
 impl std::fmt::Debug for TabletServer {

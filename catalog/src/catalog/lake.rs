@@ -162,7 +162,10 @@ impl Catalog {
         let counts = self.bucket_counts(&table).await?;
         let tiered = files.read(path, table_id, commit.tiered_offsets).await?;
         check_buckets(&table, &counts, &tiered)?;
-        if let Some(uri) = commit.readable_offsets {
+        if let Some(uri) = commit
+            .readable_offsets
+            .filter(|uri| *uri != commit.tiered_offsets)
+        {
             check_buckets(&table, &counts, &files.read(path, table_id, uri).await?)?;
         }
         let key = Key::lake_table(table_id);

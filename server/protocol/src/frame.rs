@@ -4,6 +4,8 @@
 //! `ApiMessage` codec; bytes in `tests/golden/frames`). A request starts with an 8-byte header,
 //! an answer with one byte that says what follows.
 
+mod parts;
+
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::Message;
 use tokio_util::codec::{Decoder, Encoder};
@@ -11,6 +13,8 @@ use tokio_util::codec::{Decoder, Encoder};
 use crate::api_key::ApiKey;
 use crate::error_code::ErrorCode;
 use crate::proto::ErrorResponse;
+
+pub use parts::count_parts;
 
 /// The reference server's own limit of a frame, in bytes.
 pub const DEFAULT_MAX_FRAME_BYTES: usize = 100 * 1024 * 1024;

@@ -79,6 +79,12 @@ impl TablePath {
     }
 }
 
+impl From<&crate::proto::PbTablePath> for TablePath {
+    fn from(path: &crate::proto::PbTablePath) -> Self {
+        Self::new(path.database_name.clone(), path.table_name.clone())
+    }
+}
+
 impl fmt::Display for TablePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.database, self.table)

@@ -3,7 +3,7 @@
 use weir_catalog::catalog::{Table, Which};
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::descriptor::DatabaseDescriptor;
-use weir_protocol::ids::SchemaId;
+use weir_protocol::ids::{SchemaId, TablePath};
 use weir_protocol::partition::PartitionSpec;
 use weir_protocol::proto::{
     DatabaseExistsRequest, DatabaseExistsResponse, DescribeClusterConfigsRequest,
@@ -18,7 +18,6 @@ use weir_protocol::proto::{
     TableExistsResponse,
 };
 
-use super::metadata::path_of;
 use super::{Call, Outcome, Service, answer};
 use crate::error::Error;
 
@@ -55,7 +54,7 @@ pub(super) async fn run(service: &Service, call: Call) -> Outcome {
             answer(body, |request: TableExistsRequest| async move {
                 let exists = service
                     .reads
-                    .table_exists(&path_of(&request.table_path))
+                    .table_exists(&TablePath::from(&request.table_path))
                     .await?;
                 Ok(TableExistsResponse { exists })
             })
@@ -72,7 +71,10 @@ pub(super) async fn run_cluster(service: &Service, call: Call) -> Outcome {
     match call.api {
         K::GetLatestKvSnapshots => {
             answer(body, |request: GetLatestKvSnapshotsRequest| async move {
-                let table = service.reads.table(&path_of(&request.table_path)).await?;
+                let table = service
+                    .reads
+                    .table(&TablePath::from(&request.table_path))
+                    .await?;
                 Err(Error::NoPrimaryKey {
                     table: table.path.to_string(),
                 })
@@ -163,7 +165,10 @@ async fn table_info(
     service: &Service,
     request: GetTableInfoRequest,
 ) -> Result<GetTableInfoResponse, Error> {
-    let table = service.reads.table(&path_of(&request.table_path)).await?;
+    let table = service
+        .reads
+        .table(&TablePath::from(&request.table_path))
+        .await?;
     let mut descriptor = table.descriptor;
     service.reads.add_lake_options(&mut descriptor);
     Ok(GetTableInfoResponse {
@@ -181,7 +186,7 @@ async fn table_schema(
     service: &Service,
     request: GetTableSchemaRequest,
 ) -> Result<GetTableSchemaResponse, Error> {
-    let path = path_of(&request.table_path);
+    let path = TablePath::from(&request.table_path);
     let table = service.reads.table(&path).await?;
     let id = request.schema_id.map_or(table.schema_id, SchemaId);
     let schema = service.reads.schema(&path, id).await?;
@@ -197,7 +202,7 @@ async fn list_partitions(
 ) -> Result<ListPartitionInfosResponse, Error> {
     let (table, partitions) = service
         .reads
-        .partitions(&path_of(&request.table_path))
+        .partitions(&TablePath::from(&request.table_path))
         .await?;
     let wanted = request.partial_partition_spec.unwrap_or_default();
     let mut partitions_info = Vec::new();
@@ -254,7 +259,10 @@ async fn lake_snapshot(
         (None, Some(true)) => Which::Readable,
         (None, _) => Which::Latest,
     };
-    let table = service.reads.table(&path_of(&request.table_path)).await?;
+    let table = service
+        .reads
+        .table(&TablePath::from(&request.table_path))
+        .await?;
     let snapshot = service.reads.lake_snapshot(&table, which).await?;
     let names = service.reads.partition_names(&table).await?;
     let bucket = |(bucket, end): (&weir_protocol::ids::TableBucket, _)| {

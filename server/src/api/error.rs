@@ -41,7 +41,8 @@ impl From<Error> for Failure {
 impl From<&Error> for Failure {
     fn from(error: &Error) -> Self {
         let code = ErrorCode::from(error);
-        if code == ErrorCode::UnknownServerError {
+        // The protocol has no code for some mistakes of clients: they are no event of the server.
+        if code == ErrorCode::UnknownServerError && !is_of_client(error) {
             tracing::warn!(error = %sentence(error), "a request failed inside of the server");
         } else {
             tracing::debug!(%code, %error, "a request was refused");
@@ -51,6 +52,15 @@ impl From<&Error> for Failure {
         message.truncate(end);
         Self { code, message }
     }
+}
+
+fn is_of_client(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::TooManyBuckets { .. }
+            | Error::BadRequest { .. }
+            | Error::Catalog(weir_catalog::Error::DatabaseProtected { .. })
+    )
 }
 
 impl From<Failure> for ErrorResponse {
@@ -104,6 +114,7 @@ impl From<&Error> for ErrorCode {
             Error::Catalog(source) => of_catalog(source),
             Error::Log(source) => of_log(source),
             Error::Protocol(_) => Self::InvalidTable,
+            Error::StoredBatch { .. } => Self::CorruptRecord,
             Error::UnknownApi { .. } | Error::UnsupportedVersion { .. } => Self::UnsupportedVersion,
             Error::Unsupported { .. } => Self::UnsupportedVersion,
             Error::BrokenMessage { .. } => Self::CorruptMessage,
@@ -115,11 +126,11 @@ impl From<&Error> for ErrorCode {
             Error::UnknownBucket { .. } => Self::UnknownTableOrBucket,
             Error::NotLeader { .. } => Self::NotLeaderOrFollower,
             Error::Offline { code, .. } => *code,
+            Error::TableNotRead { source, .. } => Self::from(&**source),
             Error::StaleRouting { .. } => Self::InvalidBucketRouting,
             Error::InvalidAcks { .. } => Self::InvalidRequiredAcks,
             Error::OffsetOutOfRange { .. } => Self::LogOffsetOutOfRange,
             Error::AckTimeout { .. } => Self::RequestTimeOut,
-            Error::CorruptBatch { .. } => Self::CorruptRecord,
             Error::UnknownSchema { .. } => Self::SchemaNotExist,
             Error::InvalidProjection { .. } => Self::InvalidColumnProjection,
             Error::FutureTimestamp { .. } => Self::InvalidTimestamp,
@@ -134,13 +145,12 @@ impl From<&Error> for ErrorCode {
             Error::NoKvSnapshot { .. } => Self::KvSnapshotNotExist,
             Error::WrongCoordinator { .. } => Self::InvalidCoordinator,
             Error::FencedLeader { .. } => Self::FencedLeaderEpoch,
-            Error::OldBucketEpoch { .. } => Self::InvalidUpdateVersion,
-            Error::IneligibleReplicas { .. } => Self::IneligibleReplica,
             Error::Tiering(Refusal::UnknownTable { .. }) => Self::TableNotExist,
             Error::Tiering(Refusal::Fenced { .. }) => Self::FencedTieringEpoch,
             Error::OtherTable { .. } | Error::UnknownTable { .. } => Self::TableNotExist,
             Error::UnknownPartition { .. } => Self::PartitionNotExists,
             Error::LakeRegression { .. } => Self::FencedTieringEpoch,
+            Error::LakeAheadOfLog { .. } => Self::LogOffsetOutOfRange,
             Error::OffsetsFile { .. } => Self::InvalidTable,
             Error::Stopping => Self::Network,
         }

@@ -10,7 +10,7 @@ use weir_protocol::proto::{
     PbFetchLogRespForTable,
 };
 
-use super::{Answer, Call, Failure, Outcome, decode};
+use super::{Answer, Call, Failure, Outcome, decode, refuse_too_many};
 use crate::error::Error;
 use crate::tablet::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched, TabletServer};
 
@@ -32,19 +32,9 @@ fn fetch_request(tablet: &TabletServer, request: &FetchLogRequest) -> Result<Fet
         });
     }
     let limits = &tablet.parts.limits;
-    let count = request
-        .tables_req
-        .iter()
-        .map(|table| table.buckets_req.len())
-        .sum();
-    if count > limits.max_buckets_per_request {
-        let max = limits.max_buckets_per_request;
-        return Err(Error::TooManyBuckets {
-            api: ApiKey::FetchLog,
-            count,
-            max,
-        });
-    }
+    let tables = request.tables_req.iter();
+    let count = tables.map(|table| table.buckets_req.len()).sum();
+    refuse_too_many(ApiKey::FetchLog, count, tablet)?;
     let wait_ms = request.max_wait_ms.unwrap_or(DEFAULT_WAIT_MS).max(0);
     let wait_ms = u64::try_from(wait_ms)
         .unwrap_or(0)

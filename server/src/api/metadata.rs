@@ -1,6 +1,6 @@
 //! `GET_METADATA`: where things are. One bad name fails the whole request, as clients expect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weir_catalog::catalog::{Partition, Table};
 use weir_protocol::ids::{BucketId, PartitionId, TableId, TablePath, TotalBuckets};
@@ -24,7 +24,7 @@ async fn metadata(service: &Service, request: MetadataRequest) -> Result<Metadat
     };
     let mut tables: BTreeMap<TableId, Table> = BTreeMap::new();
     for path in &request.table_path {
-        let table = service.reads.table(&path_of(path)).await?;
+        let table = service.reads.table(&TablePath::from(path)).await?;
         response
             .table_metadata
             .push(table_metadata(service, &table));
@@ -52,13 +52,14 @@ async fn by_id(
     tables: &BTreeMap<TableId, Table>,
     ids: &[i64],
 ) -> Result<Vec<PbPartitionMetadata>, Error> {
+    let wanted: BTreeSet<i64> = ids.iter().copied().collect();
     let mut found = BTreeMap::new();
     for table in tables
         .values()
         .filter(|table| table.descriptor.is_partitioned())
     {
         for partition in service.reads.partitions(&table.path).await?.1 {
-            if ids.contains(&partition.id.0) {
+            if wanted.contains(&partition.id.0) {
                 found.insert(partition.id, partition_metadata(service, table, &partition));
             }
         }
@@ -66,7 +67,8 @@ async fn by_id(
     let take = |id: &i64| {
         let partition = PartitionId(*id);
         found
-            .remove(&partition)
+            .get(&partition)
+            .cloned()
             .ok_or(Error::UnknownPartition { partition })
     };
     ids.iter().map(take).collect()
@@ -125,8 +127,4 @@ fn buckets(
         known.remove(&BucketId(bucket_id)).unwrap_or_else(unknown)
     };
     (0..count.0).map(bucket).collect()
-}
-
-pub(crate) fn path_of(path: &PbTablePath) -> TablePath {
-    TablePath::new(path.database_name.clone(), path.table_name.clone())
 }

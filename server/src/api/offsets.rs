@@ -9,7 +9,7 @@ use weir_protocol::proto::{
     ListOffsetsRequest, ListOffsetsResponse, PbListOffsetsRespForBucket, PbTableStatsRespForBucket,
 };
 
-use super::{Call, Failure, Outcome, answer};
+use super::{Call, Failure, Outcome, answer, refuse_too_many};
 use crate::error::Error;
 use crate::tablet::{OffsetSpec, TabletServer};
 
@@ -48,17 +48,8 @@ async fn list(
         (2, None) => return Err(bad("a timestamp is missing".to_owned())),
         (other, _) => return Err(bad(format!("offset type {other} is none of 0, 1, 2"))),
     };
-    let (count, max) = (
-        request.bucket_id.len(),
-        tablet.parts.limits.max_buckets_per_request,
-    );
-    if count > max {
-        return Err(Error::TooManyBuckets {
-            api: ApiKey::ListOffsets,
-            count,
-            max,
-        });
-    }
+    let count = request.bucket_id.len();
+    refuse_too_many(ApiKey::ListOffsets, count, tablet)?;
     let table = TableId(request.table_id);
     let partition = request.partition_id.map(PartitionId);
     let mut buckets_resp = Vec::with_capacity(count);
@@ -94,17 +85,7 @@ async fn stats(
     tablet: &Arc<TabletServer>,
     request: GetTableStatsRequest,
 ) -> Result<GetTableStatsResponse, Error> {
-    let (count, max) = (
-        request.buckets_req.len(),
-        tablet.parts.limits.max_buckets_per_request,
-    );
-    if count > max {
-        return Err(Error::TooManyBuckets {
-            api: ApiKey::GetTableStats,
-            count,
-            max,
-        });
-    }
+    refuse_too_many(ApiKey::GetTableStats, request.buckets_req.len(), tablet)?;
     let table = TableId(request.table_id);
     let entry = |asked: &weir_protocol::proto::PbTableStatsReqForBucket| {
         let partition = asked.partition_id.map(PartitionId);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use weir_protocol::api_key::ApiKey;
+use weir_protocol::ids::TablePath;
 use weir_protocol::partition::PartitionSpec;
 use weir_protocol::proto::{
     CreatePartitionRequest, CreatePartitionResponse, DropPartitionRequest, DropPartitionResponse,
     PbPartitionSpec,
 };
 
-use super::metadata::path_of;
 use super::{Call, Outcome, answer, if_exists, if_missing};
 use crate::coordinator::Coordinator;
 
@@ -18,7 +18,7 @@ pub(super) async fn run(coordinator: &Arc<Coordinator>, call: Call) -> Outcome {
     match call.api {
         ApiKey::CreatePartition => {
             answer(body, |request: CreatePartitionRequest| async move {
-                let path = path_of(&request.table_path);
+                let path = TablePath::from(&request.table_path);
                 let spec = spec_of(request.partition_spec);
                 // The field is misnamed: clients mean "ignore if it exists".
                 let exists = if_exists(request.ignore_if_not_exists);
@@ -29,7 +29,7 @@ pub(super) async fn run(coordinator: &Arc<Coordinator>, call: Call) -> Outcome {
         }
         _ => {
             answer(body, |request: DropPartitionRequest| async move {
-                let path = path_of(&request.table_path);
+                let path = TablePath::from(&request.table_path);
                 let spec = spec_of(request.partition_spec);
                 let missing = if_missing(request.ignore_if_not_exists);
                 coordinator.drop_partition(&path, &spec, missing).await?;

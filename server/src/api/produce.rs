@@ -11,7 +11,7 @@ use weir_protocol::proto::{
     PbProduceLogReqForBucket, PbProduceLogRespForBucket, ProduceLogRequest, ProduceLogResponse,
 };
 
-use super::{Answer, Call, Failure, Started, decode};
+use super::{Answer, Call, Failure, Started, decode, refuse_too_many};
 use crate::error::Error;
 use crate::tablet::{Append, Appending, TabletServer};
 
@@ -36,17 +36,7 @@ async fn begin(tablet: &Arc<TabletServer>, call: Call) -> Result<Pending, Error>
     if !(-1..=1).contains(&request.acks) {
         return Err(Error::InvalidAcks { acks: request.acks });
     }
-    let (count, max) = (
-        request.buckets_req.len(),
-        tablet.parts.limits.max_buckets_per_request,
-    );
-    if count > max {
-        return Err(Error::TooManyBuckets {
-            api: ApiKey::ProduceLog,
-            count,
-            max,
-        });
-    }
+    refuse_too_many(ApiKey::ProduceLog, request.buckets_req.len(), tablet)?;
     let table = TableId(request.table_id);
     let names: Vec<_> = request
         .buckets_req

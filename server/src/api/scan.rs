@@ -5,18 +5,11 @@ use std::sync::Arc;
 use weir_protocol::ids::{BucketId, PartitionId, TableBucket, TableId};
 use weir_protocol::proto::{LimitScanRequest, LimitScanResponse};
 
-use super::{Call, Failure, Outcome, answer};
-use crate::error::Error;
+use super::{Answer, Call, Failure, Outcome, decode};
 use crate::tablet::TabletServer;
 
 pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
-    answer(call.body, |request| limit_scan(tablet, request)).await
-}
-
-async fn limit_scan(
-    tablet: &Arc<TabletServer>,
-    request: LimitScanRequest,
-) -> Result<LimitScanResponse, Error> {
+    let request: LimitScanRequest = decode(call.api, call.body)?;
     let bucket = TableBucket {
         table: TableId(request.table_id),
         partition: request.partition_id.map(PartitionId),
@@ -27,13 +20,14 @@ async fn limit_scan(
         .await;
     let mut response = LimitScanResponse::default();
     match found {
-        Ok(records) => {
+        Ok((records, memory)) => {
             response.is_log_table = Some(true);
             response.records = Some(records);
+            Ok(Answer::new(response).holding(memory))
         }
         Err(error) => {
             (response.error_code, response.error_message) = Failure::from(error).fields();
+            Ok(Answer::new(response))
         }
     }
-    Ok(response)
 }

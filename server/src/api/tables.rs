@@ -12,7 +12,6 @@ use weir_protocol::proto::{
 };
 use weir_protocol::schema::{Column, LogicalType};
 
-use super::metadata::path_of;
 use super::{Call, Outcome, answer, if_exists, if_missing};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
@@ -23,7 +22,7 @@ pub(super) async fn run(coordinator: &Arc<Coordinator>, call: Call) -> Outcome {
         ApiKey::CreateTable => answer(body, |request| create(coordinator, request)).await,
         ApiKey::DropTable => {
             answer(body, |request: DropTableRequest| async move {
-                let path = path_of(&request.table_path);
+                let path = TablePath::from(&request.table_path);
                 coordinator
                     .drop_table(&path, if_missing(request.ignore_if_not_exists))
                     .await?;
@@ -39,7 +38,7 @@ async fn create(
     coordinator: &Arc<Coordinator>,
     request: CreateTableRequest,
 ) -> Result<CreateTableResponse, Error> {
-    let path = path_of(&request.table_path);
+    let path = TablePath::from(&request.table_path);
     let descriptor = TableDescriptor::from_json(&request.table_json).map_err(|error| {
         let (path, reason) = (path.clone(), sentence(&error));
         weir_catalog::Error::InvalidTable { path, reason }
@@ -54,7 +53,7 @@ async fn alter(
     coordinator: &Arc<Coordinator>,
     request: AlterTableRequest,
 ) -> Result<AlterTableResponse, Error> {
-    let path = path_of(&request.table_path);
+    let path = TablePath::from(&request.table_path);
     let missing = if_missing(request.ignore_if_not_exists);
     let changes = changes_of(&path, request)?;
     coordinator.alter_table(&path, &changes, missing).await?;

@@ -1,19 +1,20 @@
 //! How far tables are in the lake: offsets files are prepared, lake snapshots recorded, tablet
 //! servers told.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use weir_catalog::catalog::{LakeCommit, OffsetsPolicy, Table};
+use weir_catalog::catalog::{LakeCommit, OffsetsPolicy, Partition, Table};
 use weir_catalog::model::lake_offsets::LakeOffsets;
-use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId, TablePath};
+use weir_protocol::ids::{
+    BucketId, LogOffset, PartitionId, TableBucket, TableId, TablePath, TotalBuckets,
+};
 use weir_protocol::proto::{
     NotifyLakeTableOffsetRequest, PbBucketOffset, PbLakeTableSnapshotInfo,
     PbLakeTableSnapshotMetadata, PbNotifyLakeTableOffsetReqForBucket, PbTableOffsets, PbTablePath,
 };
 
 use super::Coordinator;
-use crate::api::path_of;
 use crate::error::Error;
 
 /// How many offsets files are remembered whose offsets may go back.
@@ -33,14 +34,14 @@ impl Coordinator {
     /// partitions that are gone. Returns the file's URI.
     ///
     /// # Errors
-    /// [`Error::OtherTable`], those of the catalog; [`Error::LakeRegression`] if an offset is
-    /// below what is recorded and `ignore_previous` is not set.
+    /// [`Error::OtherTable`], [`Error::LakeAheadOfLog`], those of the catalog; [`Error::LakeRegression`]
+    /// if an offset is below what is recorded and `ignore_previous` is not set.
     pub(crate) async fn prepare_lake_snapshot(
         &self,
         given: &PbTableOffsets,
         ignore_previous: bool,
     ) -> Result<String, Error> {
-        let path = path_of(&given.table_path);
+        let path = TablePath::from(&given.table_path);
         let table = self.table_with_id(&path, TableId(given.table_id)).await?;
         let mut newer = LakeOffsets::new(table.table_id);
         for bucket in &given.bucket_offsets {
@@ -51,6 +52,7 @@ impl Coordinator {
             let id = BucketId(bucket.bucket_id);
             newer.end_offsets.insert((partition, id), LogOffset(end));
         }
+        self.refuse_ahead_of_logs(&table, &newer).await?;
         let catalog = &self.parts.catalog;
         if ignore_previous {
             let policy = OffsetsPolicy::MayFall;
@@ -69,7 +71,7 @@ impl Coordinator {
     ///
     /// # Errors
     /// [`Error::UnknownTable`] for a table that is gone; [`Error::OffsetsFile`] for a file that is
-    /// none of the table's; those of the catalog.
+    /// none of the table's; [`Error::LakeAheadOfLog`]; those of the catalog.
     pub(crate) async fn commit_lake_snapshot(
         &self,
         given: &PbLakeTableSnapshotMetadata,
@@ -78,8 +80,11 @@ impl Coordinator {
         let tiered = self
             .offsets_of(&table, &given.tiered_bucket_offsets_file_path)
             .await?;
-        if let Some(uri) = &given.readable_bucket_offsets_file_path {
-            self.offsets_of(&table, uri).await?;
+        self.refuse_ahead_of_logs(&table, &tiered).await?;
+        let readable = given.readable_bucket_offsets_file_path.as_ref();
+        if let Some(uri) = readable.filter(|uri| **uri != given.tiered_bucket_offsets_file_path) {
+            let readable = self.offsets_of(&table, uri).await?;
+            self.refuse_ahead_of_logs(&table, &readable).await?;
         }
         let is_reset = self
             .resets
@@ -119,7 +124,7 @@ impl Coordinator {
         given: &PbLakeTableSnapshotInfo,
     ) -> Result<TableId, Error> {
         let table = match (&given.table_path, given.table_id) {
-            (Some(path), _) => self.parts.reads.table(&path_of(path)).await?,
+            (Some(path), _) => self.parts.reads.table(&TablePath::from(path)).await?,
             (None, Some(id)) => self.table_by_id(TableId(id)).await?,
             (None, None) => return Err(Error::UnknownTable { table: TableId(-1) }),
         };
@@ -211,6 +216,54 @@ impl Coordinator {
             },
             other => other.into(),
         })
+    }
+
+    /// What is in the lake was in a log first. Buckets that nobody leads now can't be asked.
+    async fn refuse_ahead_of_logs(
+        &self,
+        table: &Table,
+        offsets: &LakeOffsets,
+    ) -> Result<(), Error> {
+        let counts = self.counts(table).await?;
+        let table = table.table_id;
+        let mut ends = offsets.end_offsets.iter().peekable();
+        while let Some(((partition, _), _)) = ends.peek() {
+            let partition = *partition;
+            let log_ends = match counts.get(&partition) {
+                Some(count) => self.parts.leaders.log_ends(table, partition, *count).await,
+                None => BTreeMap::new(),
+            };
+            while let Some(((_, bucket), end)) = ends.next_if(|((of, _), _)| *of == partition) {
+                let log_end = log_ends.get(bucket);
+                if let Some(log_end) = log_end.copied().filter(|log_end| end > log_end) {
+                    let bucket = TableBucket {
+                        table,
+                        partition,
+                        bucket: *bucket,
+                    };
+                    let given = *end;
+                    return Err(Error::LakeAheadOfLog {
+                        bucket,
+                        given,
+                        log_end,
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The bucket count of the table, or of each of its partitions.
+    async fn counts(
+        &self,
+        table: &Table,
+    ) -> Result<BTreeMap<Option<PartitionId>, TotalBuckets>, Error> {
+        if !table.descriptor.is_partitioned() {
+            return Ok(BTreeMap::from([(None, table.bucket_count)]));
+        }
+        let (_, partitions) = self.parts.reads.partitions(&table.path).await?;
+        let count = |partition: Partition| (Some(partition.id), partition.bucket_count);
+        Ok(partitions.into_iter().map(count).collect())
     }
 
     async fn notify_lake_ends(&self, table: &Table, snapshot_id: i64, offsets: &LakeOffsets) {

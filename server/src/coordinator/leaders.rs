@@ -4,7 +4,10 @@
 //! before, so nobody is sent to a server that is not ready. One bucket that is slow to open holds
 //! up no other. One whose log cannot be read is published too, for its server tells clients why.
 
-use std::collections::{BTreeMap, HashSet};
+mod live;
+mod messages;
+
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +25,13 @@ use weir_protocol::ids::{
 };
 use weir_protocol::proto::{
     ListOffsetsRequest, NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest, PbBucketMetadata,
-    PbNotifyLeaderAndIsrReqForBucket, PbNotifyLeaderAndIsrRespForBucket, PbPartitionMetadata,
-    PbPhysicalTablePath, PbStopReplicaReqForBucket, PbTableBucket, PbTableMetadata, PbTablePath,
-    StopReplicaRequest, UpdateMetadataRequest,
+    PbNotifyLeaderAndIsrRespForBucket, PbPartitionMetadata, PbStopReplicaReqForBucket,
+    PbTableBucket, PbTableMetadata, PbTablePath, StopReplicaRequest, UpdateMetadataRequest,
 };
+
+pub(crate) use live::GroupKey;
+use live::{Assignment, Live, Standing};
+use messages::{metadata_of, notify_entry, table_metadata};
 
 use crate::cluster::{DELETED_NAME, MetadataCache};
 use crate::error::Error;
@@ -53,7 +59,7 @@ pub(crate) struct Group {
     pub(crate) bucket_count_epoch: i64,
     pub(crate) schema: SchemaId,
     /// The servers of each bucket; the first is preferred as its leader.
-    pub(crate) assignment: BTreeMap<BucketId, Vec<ServerId>>,
+    pub(crate) assignment: Assignment,
 }
 
 impl Group {
@@ -65,7 +71,7 @@ impl Group {
         }
     }
 
-    fn key(&self) -> (TableId, Option<PartitionId>) {
+    fn key(&self) -> GroupKey {
         (self.table, self.partition)
     }
 }
@@ -81,7 +87,7 @@ pub(crate) struct Leaders {
     /// A bucket that could not be activated is tried again after this.
     retry: Duration,
     /// What was activated and not dropped since.
-    live: Mutex<HashSet<(TableId, Option<PartitionId>)>>,
+    live: Mutex<Live>,
 }
 
 /// Follows an activation.
@@ -89,6 +95,11 @@ pub(crate) struct Leaders {
 pub(crate) struct Activation(watch::Receiver<bool>);
 
 impl Activation {
+    /// Follows `settled`, which becomes true.
+    pub(crate) fn of(settled: watch::Receiver<bool>) -> Self {
+        Self(settled)
+    }
+
     /// Ends once every bucket was activated or has failed at least once.
     pub(crate) async fn settled(mut self) {
         // A sender that is gone means the server is stopping.
@@ -124,7 +135,7 @@ impl Leaders {
     /// Those of the catalog; nobody was told anything then.
     pub(crate) async fn activate(self: &Arc<Self>, group: Group) -> Result<Activation, Error> {
         let states = self.elect(&group).await?;
-        self.live.lock().insert(group.key());
+        let activation = self.live.lock().begin(&group);
         // The buckets become known before they have a leader, so that a client that is early waits.
         let leaderless = states
             .iter()
@@ -134,48 +145,106 @@ impl Leaders {
         let (settle, settled) = watch::channel(false);
         let leaders = Arc::clone(self);
         self.shutdown
-            .spawn(async move { leaders.run(group, states, settle).await });
+            .spawn(async move { leaders.run((group, activation), states, settle).await });
         Ok(Activation(settled))
     }
 
-    /// Takes the buckets from their servers, with their data.
-    pub(crate) async fn delete(
-        &self,
-        table: TableId,
-        partition: Option<PartitionId>,
-        buckets: &BTreeMap<BucketId, Vec<ServerId>>,
-    ) {
-        self.live.lock().remove(&(table, partition));
+    /// Whether buckets were activated and neither stopped nor dropped since.
+    pub(crate) fn is_led(&self, key: GroupKey) -> bool {
+        let live = self.live.lock();
+        live.groups.get(&key).is_some_and(|group| !group.is_stopped)
+    }
+
+    /// Makes buckets known whose leaders are not, so that they count, and a client that is early waits.
+    pub(crate) async fn announce_leaderless(&self, group: &Group) {
+        let leaderless = |bucket_id| PbBucketMetadata {
+            bucket_id,
+            ..PbBucketMetadata::default()
+        };
+        let buckets = (0..group.bucket_count.0).map(leaderless).collect();
+        self.publish(group, buckets).await;
+    }
+
+    /// Takes buckets from their servers, whose data stays; where the logs end of those that were led.
+    pub(crate) async fn stop(&self, key: GroupKey) -> BTreeMap<BucketId, LogOffset> {
+        let assignment = {
+            let mut live = self.live.lock();
+            live.groups.get_mut(&key).map(|group| {
+                group.is_stopped = true;
+                group.assignment.clone()
+            })
+        };
+        let mut ends = BTreeMap::new();
         for peer in &self.peers {
-            let of_peer = buckets
-                .iter()
-                .filter(|(_, servers)| servers.contains(&peer.server));
-            let stop = |(bucket, _): (&BucketId, _)| PbStopReplicaReqForBucket {
-                table_bucket: PbTableBucket {
-                    table_id: table.0,
-                    partition_id: partition.map(|partition| partition.0),
-                    bucket_id: bucket.0,
-                },
-                leader_epoch: i32::MAX,
-                delete: true,
-                delete_remote: Some(true),
-            };
-            let request = StopReplicaRequest {
-                coordinator_epoch: self.coordinator_epoch,
-                stop_replicas_req: of_peer.map(stop).collect(),
-            };
+            let request = self.stop_request(key, peer, assignment.as_ref(), Data::Stays);
+            match peer.stop_replica(request).await {
+                Ok(stopped) => ends.extend(stopped.log_ends),
+                Err(error) => {
+                    tracing::warn!(server = %peer.server, table = %key.0, %error, "a server does not stop");
+                }
+            }
+        }
+        ends
+    }
+
+    /// Takes dropped buckets from their servers, with their data; whether they were known here.
+    pub(crate) async fn delete(&self, key: GroupKey) -> bool {
+        let dropped = self.live.lock().groups.remove(&key);
+        if let Some(dropped) = &dropped {
+            self.take_away(key, &dropped.assignment).await;
+        }
+        dropped.is_some()
+    }
+
+    /// Takes buckets from their servers, with their data.
+    pub(crate) async fn take_away(&self, key: GroupKey, buckets: &Assignment) {
+        for peer in &self.peers {
+            let request = self.stop_request(key, peer, Some(buckets), Data::Goes);
             if request.stop_replicas_req.is_empty() {
                 continue;
             }
             // What is left over is found and removed at the next start.
             if let Err(error) = peer.stop_replica(request).await {
-                tracing::warn!(server = %peer.server, %table, %error, "dropped data may be left");
+                tracing::warn!(server = %peer.server, table = %key.0, %error, "dropped data may be left");
             }
         }
     }
 
+    fn stop_request(
+        &self,
+        (table, partition): GroupKey,
+        peer: &Peer,
+        buckets: Option<&Assignment>,
+        data: Data,
+    ) -> StopReplicaRequest {
+        let buckets = buckets.into_iter().flatten();
+        let of_peer = buckets.filter(|(_, servers)| servers.contains(&peer.server));
+        let stop = |(bucket, _): (&BucketId, _)| PbStopReplicaReqForBucket {
+            table_bucket: PbTableBucket {
+                table_id: table.0,
+                partition_id: partition.map(|partition| partition.0),
+                bucket_id: bucket.0,
+            },
+            leader_epoch: i32::MAX,
+            delete: data == Data::Goes,
+            delete_remote: Some(data == Data::Goes),
+        };
+        StopReplicaRequest {
+            coordinator_epoch: self.coordinator_epoch,
+            stop_replicas_req: of_peer.map(stop).collect(),
+        }
+    }
+
+    /// Tells all servers that a table, or a partition, is gone.
+    pub(crate) async fn forget(&self, (table, partition): GroupKey) {
+        match partition {
+            Some(partition) => self.forget_partition(table, partition).await,
+            None => self.forget_table(table).await,
+        }
+    }
+
     /// Tells all servers that a table is gone.
-    pub(crate) async fn forget_table(&self, table: TableId) {
+    async fn forget_table(&self, table: TableId) {
         let deleted = PbTableMetadata {
             table_path: PbTablePath {
                 database_name: DELETED_NAME.to_owned(),
@@ -188,7 +257,7 @@ impl Leaders {
     }
 
     /// Tells all servers that a partition is gone.
-    pub(crate) async fn forget_partition(&self, table: TableId, partition: PartitionId) {
+    async fn forget_partition(&self, table: TableId, partition: PartitionId) {
         let deleted = PbPartitionMetadata {
             table_id: table.0,
             partition_name: DELETED_NAME.to_owned(),
@@ -317,15 +386,22 @@ impl Leaders {
         self.peers.iter().find(|peer| peer.server == server)
     }
 
-    /// Activates until no bucket is left, or the group is dropped, or the server stops.
-    async fn run(&self, group: Group, states: States, settle: watch::Sender<bool>) {
+    /// Activates until no bucket is left, or the group is stopped or dropped, or the server stops.
+    async fn run(&self, activated: (Group, u64), states: States, settle: watch::Sender<bool>) {
+        let (group, activation) = &activated;
         let mut waiting = states;
         waiting.retain(|_, state| state.leader().is_some());
         loop {
-            waiting = self.attempt(&group, waiting).await;
+            waiting = self.attempt(&activated, waiting).await;
             settle.send_replace(true);
-            if waiting.is_empty() {
-                return;
+            match self.standing(group.key(), *activation) {
+                Standing::Stands if !waiting.is_empty() => {}
+                Standing::Stands | Standing::Superseded => return,
+                Standing::Dropped => {
+                    // The drop may have come before the servers heard of the buckets.
+                    self.take_away(group.key(), &group.assignment).await;
+                    return self.forget(group.key()).await;
+                }
             }
             tracing::debug!(table = %group.path, buckets = waiting.len(),
                 "buckets could not be activated, trying again later");
@@ -333,14 +409,22 @@ impl Leaders {
                 () = self.shutdown.begun() => return,
                 () = tokio::time::sleep(self.retry) => {}
             }
-            if !self.live.lock().contains(&group.key()) {
+            if self.standing(group.key(), *activation) != Standing::Stands {
                 return;
             }
         }
     }
 
+    fn standing(&self, key: GroupKey, activation: u64) -> Standing {
+        match self.live.lock().groups.get(&key) {
+            None => Standing::Dropped,
+            Some(group) if group.activation == activation && !group.is_stopped => Standing::Stands,
+            Some(_) => Standing::Superseded,
+        }
+    }
+
     /// Asks each server once; returns the buckets that failed.
-    async fn attempt(&self, group: &Group, waiting: States) -> States {
+    async fn attempt(&self, activated: &(Group, u64), waiting: States) -> States {
         let mut by_server: BTreeMap<ServerId, States> = BTreeMap::new();
         for (bucket, state) in waiting {
             by_server
@@ -350,7 +434,7 @@ impl Leaders {
         }
         let attempts = by_server.into_iter().map(|(server, states)| async move {
             match self.peer(server) {
-                Some(peer) => self.attempt_on(peer, group, states).await,
+                Some(peer) => self.attempt_on(peer, activated, states).await,
                 None => states,
             }
         });
@@ -362,7 +446,12 @@ impl Leaders {
         failed
     }
 
-    async fn attempt_on(&self, peer: &Peer, group: &Group, mut states: States) -> States {
+    async fn attempt_on(
+        &self,
+        peer: &Peer,
+        (group, activation): &(Group, u64),
+        mut states: States,
+    ) -> States {
         let request = NotifyLeaderAndIsrRequest {
             coordinator_epoch: self.coordinator_epoch,
             notify_buckets_leader_req: states
@@ -392,7 +481,7 @@ impl Leaders {
                     Some(metadata_of(bucket, &state, state.leader()))
                 })
                 .collect();
-            if self.live.lock().contains(&group.key()) {
+            if self.standing(group.key(), *activation) == Standing::Stands {
                 self.publish(group, ready).await;
             }
         }
@@ -436,6 +525,13 @@ impl Leaders {
     }
 }
 
+/// What becomes of the data of buckets that are taken from a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Data {
+    Stays,
+    Goes,
+}
+
 /// What a server says of a bucket that it was told to lead.
 enum Answer {
     Ready,
@@ -454,64 +550,6 @@ fn answer_of(entry: &PbNotifyLeaderAndIsrRespForBucket) -> Answer {
             tracing::warn!(bucket, code, reason, "a leader was not activated");
             Answer::Failed
         }
-    }
-}
-
-fn metadata_of(bucket: BucketId, state: &LeaderIsr, ready: Option<ServerId>) -> PbBucketMetadata {
-    PbBucketMetadata {
-        bucket_id: bucket.0,
-        leader_id: ready.map(|server| server.0),
-        replica_id: numbers(&state.isr),
-        leader_epoch: Some(state.leader_epoch.0),
-        bucket_epoch: Some(state.bucket_epoch),
-        isr: numbers(&state.isr),
-    }
-}
-
-fn notify_entry(
-    group: &Group,
-    bucket: BucketId,
-    state: &LeaderIsr,
-) -> PbNotifyLeaderAndIsrReqForBucket {
-    let replicas = group.assignment.get(&bucket).into_iter().flatten();
-    PbNotifyLeaderAndIsrReqForBucket {
-        physical_table_path: PbPhysicalTablePath {
-            database_name: group.path.table.database.clone(),
-            table_name: group.path.table.table.clone(),
-            partition_name: group.path.partition.clone(),
-        },
-        table_bucket: PbTableBucket {
-            table_id: group.table.0,
-            partition_id: group.partition.map(|partition| partition.0),
-            bucket_id: bucket.0,
-        },
-        leader: state.leader.0,
-        leader_epoch: state.leader_epoch.0,
-        replicas: replicas.map(|server| server.0).collect(),
-        isr: numbers(&state.isr),
-        bucket_epoch: state.bucket_epoch,
-        standby_replicas: Vec::new(),
-        bucket_count: Some(group.bucket_count.0),
-        bucket_count_epoch: Some(group.bucket_count_epoch),
-    }
-}
-
-fn numbers(servers: &[ServerId]) -> Vec<i32> {
-    servers.iter().map(|server| server.0).collect()
-}
-
-/// A table as `UPDATE_METADATA` names it; the descriptor stays with the catalog.
-fn table_metadata(table: &Table, bucket_metadata: Vec<PbBucketMetadata>) -> PbTableMetadata {
-    PbTableMetadata {
-        table_path: PbTablePath {
-            database_name: table.path.database.clone(),
-            table_name: table.path.table.clone(),
-        },
-        table_id: table.table_id.0,
-        schema_id: table.schema_id.0,
-        bucket_metadata,
-        bucket_count_epoch: Some(table.bucket_layout_epoch),
-        ..PbTableMetadata::default()
     }
 }
 

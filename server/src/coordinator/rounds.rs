@@ -61,7 +61,7 @@ impl Rounds {
             started: Instant::now(),
             parts,
         };
-        shutdown.spawn(task.run(receiver));
+        shutdown.spawn_critical("the tiering scheduler", task.run(receiver));
         Self { commands }
     }
 

@@ -11,7 +11,8 @@ use weir_catalog::catalog::{Partition, Table};
 use weir_catalog::store::{Key, MetadataStore};
 use weir_protocol::ids::{PartitionId, TableId, TablePath};
 
-use super::{Coordinator, Group};
+use super::Coordinator;
+use super::activation::Wanted;
 use crate::error::Error;
 
 /// How many tables and partitions are activated at the same time.
@@ -26,6 +27,21 @@ struct Everything {
     partitions: Vec<(usize, Partition)>,
     /// Some table, or the partitions of one, could not be read: what is missing here may exist.
     has_unreadable: bool,
+}
+
+impl Everything {
+    /// All that is to be served: tables, then partitions.
+    fn wanted(&self) -> Vec<Wanted> {
+        let tables = self.tables.iter().cloned();
+        let mut wanted: Vec<_> = tables
+            .map(|table| Wanted::table(table, LONG_AGO_MS))
+            .collect();
+        for (at, partition) in &self.partitions {
+            let table = self.tables.get(*at).cloned();
+            wanted.extend(table.map(|table| Wanted::partition(table, partition.clone())));
+        }
+        wanted
+    }
 }
 
 impl Coordinator {
@@ -46,45 +62,20 @@ impl Coordinator {
             let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
             tokio::task::spawn_blocking(move || gone.remove_from(&log_dirs)).await?;
         }
-        let groups = self.groups(&all).await?;
-        let count = groups.len();
-        let activations = futures::stream::iter(groups)
-            .map(|group| async {
-                let path = group.path.clone();
-                match self.parts.leaders.activate(group).await {
-                    Ok(activation) => activation.settled().await,
-                    Err(error) => tracing::error!(table = %path, %error, "no leaders elected"),
-                }
-            })
-            .buffer_unordered(PARALLEL_ACTIVATIONS);
-        let settled = tokio::time::timeout(limit, activations.collect::<Vec<()>>()).await;
-        if settled.is_err() {
-            tracing::warn!(count, "not all tables are ready yet");
-        }
-        for table in &all.tables {
-            self.parts.leaders.announce_table(table).await;
-            let registered = self.register_tiering(table, LONG_AGO_MS).await;
-            unless_of_one_table(&table.path, registered)?;
+        let wanted = all.wanted();
+        let coordinator = Arc::clone(self);
+        // Goes on beyond the limit.
+        let bringing = self.parts.shutdown.spawn(async move {
+            let bring = |wanted| coordinator.bring(wanted).settled();
+            futures::stream::iter(wanted)
+                .for_each_concurrent(PARALLEL_ACTIVATIONS, bring)
+                .await;
+        });
+        match tokio::time::timeout(limit, bringing).await {
+            Ok(brought) => brought?,
+            Err(_) => tracing::warn!("not all tables are ready yet"),
         }
         Ok(())
-    }
-
-    /// Where all buckets are; those whose assignment cannot be read are left out.
-    async fn groups(&self, all: &Everything) -> Result<Vec<Group>, Error> {
-        let whole = all
-            .tables
-            .iter()
-            .filter(|table| !table.descriptor.is_partitioned());
-        let mut wanted: Vec<_> = whole.map(|table| (table, None)).collect();
-        for (at, partition) in &all.partitions {
-            wanted.extend(all.tables.get(*at).map(|table| (table, Some(partition))));
-        }
-        let mut groups = Vec::with_capacity(wanted.len());
-        for (table, partition) in wanted {
-            let group = self.group(table, partition).await;
-            groups.extend(unless_of_one_table(&table.path, group)?);
-        }
-        Ok(groups)
     }
 
     /// An assignment of something that does not exist is a drop that was not finished.
@@ -140,23 +131,29 @@ impl Coordinator {
 /// # Errors
 /// Everything else: the store cannot be read, or is another's by now.
 fn unless_of_one_table<T>(path: &TablePath, result: Result<T, Error>) -> Result<Option<T>, Error> {
-    use weir_catalog::Error as Catalog;
     match result {
         Ok(found) => Ok(Some(found)),
-        Err(
-            error @ Error::Catalog(
-                Catalog::Corrupt { .. }
-                | Catalog::NewerVersion { .. }
-                | Catalog::StaleMetadata { .. }
-                | Catalog::SchemaNotExist { .. }
-                | Catalog::InvalidConfig { .. },
-            ),
-        ) => {
+        Err(error) if is_of_one_table(&error) => {
             tracing::error!(table = %path, %error, "the table, or a part of it, is not served");
             Ok(None)
         }
         Err(error) => Err(error),
     }
+}
+
+/// Whether an error lies in what is stored of one table.
+pub(super) fn is_of_one_table(error: &Error) -> bool {
+    use weir_catalog::Error as Catalog;
+    matches!(
+        error,
+        Error::Catalog(
+            Catalog::Corrupt { .. }
+                | Catalog::NewerVersion { .. }
+                | Catalog::StaleMetadata { .. }
+                | Catalog::SchemaNotExist { .. }
+                | Catalog::InvalidConfig { .. },
+        )
+    )
 }
 
 /// What log folders may be removed: of ids that were given out and belong to nothing any more.
@@ -201,7 +198,7 @@ impl Gone {
 }
 
 /// The number that a counter hands out next; below it all were handed out.
-async fn next_id(store: &dyn MetadataStore, counter: &Key) -> Result<u64, Error> {
+pub(super) async fn next_id(store: &dyn MetadataStore, counter: &Key) -> Result<u64, Error> {
     let what = || counter.to_string();
     let found = store
         .get(counter)

@@ -22,6 +22,13 @@ struct ServerTags {
     server_tags: BTreeMap<String, i32>,
 }
 
+impl ServerTags {
+    fn has_another(&self, server: ServerId, tag: i32) -> bool {
+        let known = self.server_tags.get(&server.to_string());
+        known.is_some_and(|known| *known != tag)
+    }
+}
+
 impl Document for ServerTags {
     const VERSION: i64 = 1;
 }
@@ -32,17 +39,11 @@ impl Coordinator {
         self.check_tag(servers, tag)?;
         self.change_tags(|tags| {
             for server in servers {
-                let key = server.to_string();
-                if tags
-                    .server_tags
-                    .get(&key)
-                    .is_some_and(|known| *known != tag)
-                {
-                    return Err(Error::TagExists {
-                        server: ServerId(*server),
-                    });
+                let server = ServerId(*server);
+                if tags.has_another(server, tag) {
+                    return Err(Error::TagExists { server });
                 }
-                tags.server_tags.insert(key, tag);
+                tags.server_tags.insert(server.to_string(), tag);
             }
             Ok(())
         })
@@ -54,17 +55,11 @@ impl Coordinator {
         self.check_tag(servers, tag)?;
         self.change_tags(|tags| {
             for server in servers {
-                let key = server.to_string();
-                if tags
-                    .server_tags
-                    .get(&key)
-                    .is_some_and(|known| *known != tag)
-                {
-                    return Err(Error::TagMissing {
-                        server: ServerId(*server),
-                    });
+                let server = ServerId(*server);
+                if tags.has_another(server, tag) {
+                    return Err(Error::TagMissing { server });
                 }
-                tags.server_tags.remove(&key);
+                tags.server_tags.remove(&server.to_string());
             }
             Ok(())
         })

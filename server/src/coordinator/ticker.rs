@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_catalog::auto_partition::{self, AutoPartition, KnownPartition, Progress};
+use weir_catalog::auto_partition::{self, KnownPartition, Progress};
 use weir_catalog::catalog::{IfExists, IfMissing, Partition, Table};
 use weir_catalog::ddl::properties::TableProperties;
 use weir_protocol::ids::{BucketId, LogOffset, TableBucket, TablePath};
 use weir_protocol::partition::PartitionSpec;
 
 use super::Coordinator;
+use super::activation::Wanted;
 use crate::error::Error;
 
 /// How often old offsets files are looked for.
@@ -34,6 +35,9 @@ impl Coordinator {
 
     /// Removes old offsets files from time to time, until the shutdown begins.
     pub(crate) async fn discard_loop(self: Arc<Self>) {
+        if let Err(error) = self.sweep_offsets_files().await {
+            tracing::warn!(%error, "offsets files that nothing names may be left");
+        }
         loop {
             tokio::select! {
                 biased;
@@ -77,10 +81,36 @@ impl Coordinator {
         }
         let (_, partitions) = self.parts.reads.partitions(&table.path).await?;
         let now_ms = self.parts.clock.now_ms();
-        let known = self
-            .known_partitions(table, &rule, now_ms, &partitions)
-            .await?;
+        let lake_ends = self.lake_ends_of(table).await?;
+        let oldest_kept = rule.oldest_kept(now_ms);
+        let mut known = Vec::with_capacity(partitions.len());
+        for partition in &partitions {
+            let unknown = KnownPartition::new(&rule, partition, Progress::Unknown);
+            // Only those that may go need to be asked about.
+            let is_old = oldest_kept
+                .as_ref()
+                .is_some_and(|oldest| unknown.time < *oldest);
+            let progress = match &lake_ends {
+                None => Progress::NoLake,
+                Some(_) if !is_old => Progress::Unknown,
+                Some(lake_ends) => self.progress(table, partition, lake_ends).await,
+            };
+            known.push(KnownPartition {
+                progress,
+                ..unknown
+            });
+        }
         let plan = auto_partition::plan(now_ms, &rule, keys.len(), &known);
+        if plan.waiting > 0 {
+            tracing::info!(table = %table.path, count = plan.waiting,
+                "partitions past retention stay until their rows are in the lake");
+        }
+        let gone = partitions.iter().filter(|one| plan.drop.contains(&one.id));
+        let mut result = Ok(());
+        for partition in gone {
+            let dropped = self.drop_by_age(table, partition, lake_ends.as_ref()).await;
+            result = result.and(dropped);
+        }
         for name in plan.create {
             let spec = PartitionSpec::from_name(keys, &name)?;
             self.create_partition(&table.path, &spec, IfExists::Ignore)
@@ -88,58 +118,69 @@ impl Coordinator {
             self.parts.metrics.partitions_created.inc();
             tracing::info!(table = %table.path, partition = name, "partition created in advance");
         }
-        if plan.waiting > 0 {
-            tracing::info!(table = %table.path, count = plan.waiting,
-                "partitions past retention stay until their rows are in the lake");
-        }
-        for id in plan.drop {
-            let Some(gone) = partitions.iter().find(|one| one.id == id) else {
-                continue;
-            };
-            self.drop_partition(&table.path, &gone.spec, IfMissing::Ignore)
-                .await?;
-            self.parts.metrics.partitions_dropped.inc();
-            tracing::info!(table = %table.path, partition = gone.name, "partition dropped by age");
-        }
-        Ok(())
+        result
     }
 
-    async fn known_partitions(
+    /// How far each bucket is in the lake; `None` for a table that is not tiered.
+    async fn lake_ends_of(&self, table: &Table) -> Result<Option<LakeEnds>, Error> {
+        if !self.parts.reads.settings_of(table)?.is_lake_enabled {
+            return Ok(None);
+        }
+        let reads = &self.parts.reads;
+        let lake_ends = reads.lake_ends(&table.path, table.table_id).await?;
+        Ok(Some(lake_ends))
+    }
+
+    /// Drops a partition, unless rows came that are not in the lake: nobody can append while that is
+    /// looked at, and if it stays it is led again.
+    async fn drop_by_age(
+        self: &Arc<Self>,
+        table: &Table,
+        partition: &Partition,
+        lake_ends: Option<&LakeEnds>,
+    ) -> Result<(), Error> {
+        let turn = self.turns.take((table.table_id, Some(partition.id))).await;
+        let dropped = self.try_drop_by_age(table, partition, lake_ends).await;
+        drop(turn);
+        match dropped {
+            Ok(true) => {
+                self.parts.metrics.partitions_dropped.inc();
+                tracing::info!(table = %table.path, partition = partition.name, "partition dropped by age");
+                return Ok(());
+            }
+            Ok(false) => tracing::info!(table = %table.path, partition = partition.name,
+                "rows came while the partition was to be dropped: it stays"),
+            Err(_) => {}
+        }
+        self.bring(Wanted::partition(table.clone(), partition.clone()));
+        dropped.map(drop)
+    }
+
+    /// Whether the partition is gone. Called in its turn.
+    async fn try_drop_by_age(
         &self,
         table: &Table,
-        rule: &AutoPartition,
-        now_ms: i64,
-        partitions: &[Partition],
-    ) -> Result<Vec<KnownPartition>, Error> {
-        let has_lake = self.parts.reads.settings_of(table)?.is_lake_enabled;
-        let oldest_kept = rule.oldest_kept(now_ms);
-        let lake_ends = if has_lake {
-            self.parts
-                .reads
-                .lake_ends(&table.path, table.table_id)
-                .await?
-        } else {
-            BTreeMap::new()
-        };
-        let mut known = Vec::with_capacity(partitions.len());
-        for partition in partitions {
-            let time = partition.spec.get(&rule.key).unwrap_or_default().to_owned();
-            // Only those that may go need to be asked about.
-            let is_old = oldest_kept.as_ref().is_some_and(|oldest| time < *oldest);
-            let progress = match (has_lake, is_old) {
-                (false, _) => Progress::NoLake,
-                (true, false) => Progress::Unknown,
-                (true, true) => self.progress(table, partition, &lake_ends).await?,
-            };
-            let (id, name) = (partition.id, partition.name.clone());
-            known.push(KnownPartition {
-                id,
-                name,
-                time,
-                progress,
-            });
+        partition: &Partition,
+        lake_ends: Option<&LakeEnds>,
+    ) -> Result<bool, Error> {
+        let (table_id, id) = (table.table_id, partition.id);
+        if let Some(lake_ends) = lake_ends {
+            let log_ends = self.parts.leaders.stop((table_id, Some(id))).await;
+            if !progress_of(table, partition, lake_ends, &log_ends).is_complete() {
+                return Ok(false);
+            }
         }
-        Ok(known)
+        let catalog = &self.parts.catalog;
+        let found = catalog.find_partition(&table.path, &partition.name).await?;
+        if found.is_none_or(|found| found.id != id) {
+            // Somebody else dropped it.
+            return Ok(true);
+        }
+        catalog
+            .drop_partition(&table.path, &partition.spec, IfMissing::Ignore)
+            .await?;
+        self.clear_partition(table_id, id).await?;
+        Ok(true)
     }
 
     /// How far each bucket of a partition is in the lake, of how much there is.
@@ -147,22 +188,33 @@ impl Coordinator {
         &self,
         table: &Table,
         partition: &Partition,
-        lake_ends: &BTreeMap<TableBucket, LogOffset>,
-    ) -> Result<Progress, Error> {
+        lake_ends: &LakeEnds,
+    ) -> Progress {
         let (id, count) = (Some(partition.id), partition.bucket_count);
         let log_ends = self.parts.leaders.log_ends(table.table_id, id, count).await;
-        let mut ends = Vec::new();
-        for bucket in (0..count.0).map(BucketId) {
-            let key = TableBucket {
-                table: table.table_id,
-                partition: id,
-                bucket,
-            };
-            let Some(log_end) = log_ends.get(&bucket) else {
-                return Ok(Progress::Unknown);
-            };
-            ends.push((lake_ends.get(&key).copied(), *log_end));
-        }
-        Ok(Progress::Buckets(ends))
+        progress_of(table, partition, lake_ends, &log_ends)
     }
+}
+
+type LakeEnds = BTreeMap<TableBucket, LogOffset>;
+
+fn progress_of(
+    table: &Table,
+    partition: &Partition,
+    lake_ends: &LakeEnds,
+    log_ends: &BTreeMap<BucketId, LogOffset>,
+) -> Progress {
+    let mut ends = Vec::new();
+    for bucket in (0..partition.bucket_count.0).map(BucketId) {
+        let key = TableBucket {
+            table: table.table_id,
+            partition: Some(partition.id),
+            bucket,
+        };
+        let Some(log_end) = log_ends.get(&bucket) else {
+            return Progress::Unknown;
+        };
+        ends.push((lake_ends.get(&key).copied(), *log_end));
+    }
+    Progress::Buckets(ends)
 }

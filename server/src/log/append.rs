@@ -6,8 +6,8 @@ use bytes::BytesMut;
 use weir_protocol::ids::{LogOffset, TableBucket, WriterId};
 use weir_protocol::record::log_batch;
 
-use super::batch::{BatchFault, BatchHeader, Batches};
-use super::error::{Error, Result};
+use super::batch::{BatchHeader, Batches};
+use super::error::{BatchFault, Error, Result};
 use super::writer_state::{Expected, StoredBatch, Verdict, WriterEntry, WriterStates};
 
 /// What an append did.
@@ -15,10 +15,10 @@ use super::writer_state::{Expected, StoredBatch, Verdict, WriterEntry, WriterSta
 pub struct Appended {
     /// The offset of the first record of the request; of a duplicate, the one it got the first time.
     pub base_offset: LogOffset,
-    /// The offset of its last record, inclusive.
+    /// The highest offset of a record of the request, inclusive. An acknowledgement that promises
+    /// durability waits until the flushed end is above it.
     pub last_offset: LogOffset,
-    /// The end of the log after the append. An acknowledgement that promises durability waits until
-    /// the flushed end has reached it.
+    /// The end of the log after the append.
     pub log_end: LogOffset,
     /// Every batch of the request was in the log already; nothing was written.
     pub duplicate: bool,
@@ -76,10 +76,11 @@ pub(crate) fn plan(before: &Before<'_>, batches: &Batches) -> Result<Plan> {
                 })
             })?,
         };
+        // A duplicate may come after a new batch, and lies before it.
         if index == 0 {
-            plan.appended.base_offset = stored.0;
+            (plan.appended.base_offset, plan.appended.last_offset) = stored;
         }
-        plan.appended.last_offset = stored.1;
+        plan.appended.last_offset = plan.appended.last_offset.max(stored.1);
     }
     Ok(plan)
 }

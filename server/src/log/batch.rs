@@ -1,11 +1,9 @@
 //! A client's log batches, checked once before they are appended.
 
-use std::fmt;
-
 use bytes::Bytes;
 use weir_protocol::ids::{LogOffset, SchemaId, TableBucket, WriterId};
 
-use super::error::{Error, Result};
+use super::error::{BatchFault, Error, Result};
 
 /// The longest header of a batch that is stored, in bytes (magic 1).
 pub(crate) const MAX_HEADER_BYTES: usize = 52;
@@ -13,49 +11,6 @@ pub(crate) const MAX_HEADER_BYTES: usize = 52;
 pub(crate) const MIN_HEADER_BYTES: usize = 48;
 /// Base offset and length: they are not counted in the length.
 const PREFIX_BYTES: usize = 12;
-
-/// Why a batch is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BatchFault {
-    /// The request carries no batch.
-    Empty,
-    /// The bytes end inside of the batch.
-    Truncated,
-    /// The length is below a header or above the limit.
-    Length(i64),
-    /// The magic is not one that is stored (0 and 1).
-    Magic(i8),
-    /// The checksum does not hold.
-    Checksum,
-    /// Record count and last offset delta contradict each other.
-    RecordCount {
-        /// The count of records in the header.
-        records: i32,
-        /// The last offset delta in the header.
-        last_offset_delta: i32,
-    },
-}
-
-impl fmt::Display for BatchFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BatchFault::Empty => write!(f, "no batch"),
-            BatchFault::Truncated => write!(f, "the bytes end inside of it"),
-            BatchFault::Length(length) => write!(f, "length {length} is out of bounds"),
-            BatchFault::Magic(magic) => write!(f, "magic {magic} is not stored (0 and 1 are)"),
-            BatchFault::Checksum => write!(f, "checksum does not hold"),
-            BatchFault::RecordCount {
-                records,
-                last_offset_delta,
-            } => {
-                write!(
-                    f,
-                    "{records} records with last offset delta {last_offset_delta}"
-                )
-            }
-        }
-    }
-}
 
 /// What the log needs to know of one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,6 +21,8 @@ pub(crate) struct BatchHeader {
     pub(crate) timestamp_ms: i64,
     pub(crate) crc: u32,
     pub(crate) schema_id: SchemaId,
+    /// All its records are appended, none changes or deletes another.
+    pub(crate) append_only: bool,
     pub(crate) last_offset_delta: i32,
     /// None: not idempotent, nothing is checked.
     pub(crate) writer: Option<WriterId>,
@@ -75,6 +32,8 @@ pub(crate) struct BatchHeader {
 
 /// Where the checksum's cover begins, in magic 0 and 1 alike.
 const CRC_FROM: usize = 25;
+/// The bit of the attributes that says so.
+const APPEND_ONLY: u8 = 1;
 
 impl BatchHeader {
     /// Reads the header at the start of `bytes`, which may end before the batch does: a walk over a
@@ -101,6 +60,7 @@ impl BatchHeader {
             timestamp_ms: i64::from_le_bytes(field(bytes, 13)?),
             crc: u32::from_le_bytes(field(bytes, 21)?),
             schema_id: SchemaId(i32::from(i16::from_le_bytes(field(bytes, 25)?))),
+            append_only: u8::from_le_bytes(field(bytes, 27)?) & APPEND_ONLY == APPEND_ONLY,
             last_offset_delta: i32::from_le_bytes(field(bytes, 28)?),
             writer: (writer >= 0).then_some(WriterId(writer)),
             sequence: i32::from_le_bytes(field(bytes, 40)?),
@@ -119,6 +79,25 @@ impl BatchHeader {
                 records,
                 last_offset_delta,
             });
+        }
+        Ok(())
+    }
+
+    /// Whether a client may append this to a log table: each record has an offset of its own and is an
+    /// append. One without any record takes an offset all the same.
+    fn check_appended(&self) -> Result<(), BatchFault> {
+        let (records, last_offset_delta) = (self.record_count, self.last_offset_delta);
+        if records == 0 {
+            return Ok(());
+        }
+        if i64::from(records) != i64::from(last_offset_delta) + 1 {
+            return Err(BatchFault::RecordCount {
+                records,
+                last_offset_delta,
+            });
+        }
+        if !self.append_only {
+            return Err(BatchFault::Changes);
         }
         Ok(())
     }
@@ -184,19 +163,13 @@ impl Batches {
             if !header.crc_holds(batch) {
                 return Err(refuse(index, BatchFault::Checksum));
             }
+            header
+                .check_appended()
+                .map_err(|fault| refuse(index, fault))?;
             headers.push(header);
             rest = after;
         }
         Ok(Self { bytes, headers })
-    }
-
-    /// The largest schema id among the batches; the caller refuses one that does not exist.
-    pub fn max_schema_id(&self) -> SchemaId {
-        self.headers
-            .iter()
-            .map(|header| header.schema_id)
-            .max()
-            .unwrap_or(SchemaId(0))
     }
 
     /// How many records the batches hold together.

@@ -1,12 +1,11 @@
 //! Why a call on a bucket's log failed.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use weir_protocol::ids::{LogOffset, TableBucket, WriterId};
-
-use super::batch::BatchFault;
 
 /// Why a call on a bucket's log failed.
 #[derive(Debug, thiserror::Error)]
@@ -185,6 +184,52 @@ impl Error {
              back, or stop the server and see `weir log check` and `weir log repair`"
         );
         Self::corrupt(path, position, reason)
+    }
+}
+
+/// Why a batch is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchFault {
+    /// The request carries no batch.
+    Empty,
+    /// The bytes end inside of the batch.
+    Truncated,
+    /// The length is below a header or above the limit.
+    Length(i64),
+    /// The magic is not one that is stored (0 and 1).
+    Magic(i8),
+    /// The checksum does not hold.
+    Checksum,
+    /// Record count and last offset delta contradict each other.
+    RecordCount {
+        /// The count of records in the header.
+        records: i32,
+        /// The last offset delta in the header.
+        last_offset_delta: i32,
+    },
+    /// Its records are changes: a log table takes appends alone.
+    Changes,
+}
+
+impl fmt::Display for BatchFault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchFault::Empty => write!(f, "no batch"),
+            BatchFault::Truncated => write!(f, "the bytes end inside of it"),
+            BatchFault::Length(length) => write!(f, "length {length} is out of bounds"),
+            BatchFault::Magic(magic) => write!(f, "magic {magic} is not stored (0 and 1 are)"),
+            BatchFault::Checksum => write!(f, "checksum does not hold"),
+            BatchFault::Changes => write!(f, "its records are changes, not appends"),
+            BatchFault::RecordCount {
+                records,
+                last_offset_delta,
+            } => {
+                write!(
+                    f,
+                    "{records} records with last offset delta {last_offset_delta}"
+                )
+            }
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 //! sync. The queue holds a log once, so it is never longer than there are logs.
 
 use std::collections::VecDeque;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -95,7 +96,8 @@ impl FlushHandle {
         let delay = match self.policy {
             FlushPolicy::Always => Duration::ZERO,
             FlushPolicy::Interval(interval) => interval,
-            FlushPolicy::Os => return,
+            // Asked for only when a segment is full, which is to get its index and be closed.
+            FlushPolicy::Os => Duration::ZERO,
         };
         let due = Instant::now() + delay;
         self.shared
@@ -111,7 +113,12 @@ impl Shared {
     fn run(&self) {
         while let Some(log) = self.next() {
             log.clear_flush_request();
-            match log.flush() {
+            let flush = AssertUnwindSafe(|| log.flush());
+            let Ok(flushed) = std::panic::catch_unwind(flush) else {
+                log.give_up("a flush hit a broken invariant");
+                continue;
+            };
+            match flushed {
                 // A log that failed said so itself, once.
                 Ok(_) | Err(Error::Closed { .. } | Error::Failed { .. }) => {}
                 Err(error) => tracing::error!(bucket = %log.bucket(), %error, "flush failed"),

@@ -52,6 +52,11 @@ impl Log {
         }
         let mut appender = self.appender.lock();
         self.refuse_unless_open(&appender)?;
+        // The last segment may have taken records that nobody has flushed yet: look again.
+        let start = self.view.read().start_after_retention(offset);
+        if start == self.log_start() {
+            return Ok(start);
+        }
         appender.meta.log_start = start;
         appender.meta.gaps.retain(|gap| gap.to > start);
         appender.meta.save(&*self.options.disk, &self.dir)?;

@@ -1,6 +1,5 @@
 //! One segment: a file of whole batches, one after the other, and its index.
 
-use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,6 +8,7 @@ use parking_lot::Mutex;
 use weir_protocol::ids::LogOffset;
 
 use super::batch::{BatchHeader, MAX_HEADER_BYTES};
+use super::cut::{Cut, cut_batches};
 use super::disk::{self, Disk, DiskFile};
 use super::error::{Error, Result};
 use super::offset_index::{self, IndexBuilder, IndexEntry, IndexHeader};
@@ -23,7 +23,7 @@ pub(crate) struct Segment {
     inner: Mutex<Inner>,
 }
 
-/// Short critical sections only, but for the first use of a closed segment's index (one small read).
+/// Short critical sections only, without IO.
 #[derive(Debug)]
 struct Inner {
     len: u64,
@@ -234,22 +234,25 @@ impl Segment {
         disk: &dyn Disk,
         find: impl Fn(&[IndexEntry]) -> Option<IndexEntry>,
     ) -> Result<Option<IndexEntry>> {
-        let mut inner = self.inner.lock();
-        match &inner.index {
-            Index::Building(index) => return Ok(find(index.entries())),
-            Index::Closed(entries) => return Ok(find(entries)),
-            Index::OnDisk => {}
-        }
+        let len = {
+            let inner = self.inner.lock();
+            match &inner.index {
+                Index::Building(index) => return Ok(find(index.entries())),
+                Index::Closed(entries) => return Ok(find(entries)),
+                Index::OnDisk => inner.len,
+            }
+        };
+        // Nobody waits meanwhile; another reader may do the same work.
         let read = disk::read_file(disk, &self.index_path(), offset_index::MAX_FILE_BYTES);
         let entries = read
             .ok()
             .and_then(|bytes| offset_index::decode(&bytes).ok());
         let entries: Arc<[IndexEntry]> = match entries {
             Some((_, entries)) => entries.into(),
-            None => self.index_again(disk, inner.len)?.into(),
+            None => self.index_again(disk, len)?.into(),
         };
         let found = find(&entries);
-        inner.index = Index::Closed(entries);
+        self.inner.lock().index = Index::Closed(entries);
         Ok(found)
     }
 
@@ -297,6 +300,54 @@ impl Segment {
         }
     }
 
+    /// About where the batch begins that contains an offset: not behind it. None if the index would have to
+    /// be read from the disk first.
+    pub(crate) fn position_before(&self, offset: LogOffset) -> Option<u64> {
+        let relative = (offset.0 - self.base_offset.0).max(0);
+        let relative = u32::try_from(relative).unwrap_or(u32::MAX);
+        let inner = self.inner.lock();
+        let entries = match &inner.index {
+            Index::Building(index) => index.entries(),
+            Index::Closed(entries) => entries,
+            Index::OnDisk => return None,
+        };
+        let before = offset_index::before_offset(entries, relative);
+        Some(before.map_or(0, |entry| u64::from(entry.position)))
+    }
+
+    /// The base offset of the first batch below `upto` that begins at a position or after it; if none does,
+    /// that of the last one. Reads headers from an entry of the index on.
+    pub(crate) fn offset_at(
+        &self,
+        disk: &dyn Disk,
+        position: u64,
+        upto: LogOffset,
+    ) -> Result<Placed> {
+        let find = |entries: &[IndexEntry]| {
+            let after = entries.partition_point(|entry| u64::from(entry.position) <= position);
+            after.checked_sub(1).and_then(|at| entries.get(at)).copied()
+        };
+        let start = self.look_up(disk, find)?;
+        let file = self.file(disk)?;
+        let mut placed = Placed::default();
+        let walk = self.walk_from(start, Check::Headers);
+        let walked = walk.run(&self.path, &*file, |header, at| {
+            if header.base_offset >= upto {
+                return Step::Stop;
+            }
+            placed.last = Some(header.base_offset);
+            if at >= position {
+                placed.first_after = Some(header.base_offset);
+                return Step::Stop;
+            }
+            Step::On
+        })?;
+        match (placed.first_after, walked.stopped) {
+            (None, Some(reason)) => Err(Error::corrupt(&self.path, walked.position, reason)),
+            _ => Ok(placed),
+        }
+    }
+
     /// Whole batches from the one that contains `from`, up to `upto` (exclusive): at least one if
     /// there is one, further ones while they fit into `max_bytes`. Checksums are verified.
     pub(crate) fn read(&self, disk: &dyn Disk, request: &ReadRequest) -> Result<ReadBatches> {
@@ -321,6 +372,7 @@ impl Segment {
                     return Ok(ReadBatches {
                         batches,
                         next_offset,
+                        left_out_bytes: None,
                     });
                 }
                 Cut::Nothing => break,
@@ -337,6 +389,14 @@ impl Segment {
                         let reason = "batch is longer than its segment";
                         return Err(Error::corrupt(&self.path, at.position, reason));
                     }
+                    let batch_bytes_in_memory = usize::try_from(batch_bytes).unwrap_or(usize::MAX);
+                    if batch_bytes_in_memory > request.most_bytes {
+                        return Ok(ReadBatches {
+                            batches: Bytes::new(),
+                            next_offset: request.from,
+                            left_out_bytes: Some(batch_bytes_in_memory),
+                        });
+                    }
                     want = want.max(batch_bytes);
                 }
             }
@@ -344,6 +404,7 @@ impl Segment {
         Ok(ReadBatches {
             batches: Bytes::new(),
             next_offset: request.from,
+            left_out_bytes: None,
         })
     }
 
@@ -412,6 +473,8 @@ pub(crate) enum AppendFault {
 pub(crate) struct ReadRequest {
     pub(crate) from: LogOffset,
     pub(crate) max_bytes: usize,
+    /// A first batch that is larger than this is left out, whatever else is said.
+    pub(crate) most_bytes: usize,
     /// Batches that reach beyond are not served.
     pub(crate) upto: LogOffset,
 }
@@ -424,6 +487,17 @@ pub struct ReadBatches {
     pub batches: Bytes,
     /// The offset after the last one; the offset asked for if there is none.
     pub next_offset: LogOffset,
+    /// The size of the first batch if it was left out because it is larger than the most allowed.
+    pub left_out_bytes: Option<usize>,
+}
+
+/// Where batches stand around a position.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Placed {
+    /// The base offset of the first one at the position or after it.
+    pub(crate) first_after: Option<LogOffset>,
+    /// That of the last one seen.
+    pub(crate) last: Option<LogOffset>,
 }
 
 /// A place in a segment where a batch begins.
@@ -432,101 +506,4 @@ pub(crate) struct Start {
     pub(crate) position: u64,
     /// The base offset of the batch.
     pub(crate) next_offset: LogOffset,
-}
-
-enum Cut {
-    Batches {
-        range: Range<usize>,
-        next_offset: LogOffset,
-    },
-    Nothing,
-    /// Reading goes on `bytes` further, where a batch of at least `batch_bytes` begins.
-    ReadOn {
-        bytes: usize,
-        next_offset: LogOffset,
-        batch_bytes: u64,
-    },
-}
-
-/// Finds the batches to serve in what was read; the first one there has the base offset `expected`.
-fn cut_batches(
-    buffer: &[u8],
-    mut expected: LogOffset,
-    request: &ReadRequest,
-) -> Result<Cut, (usize, &'static str)> {
-    let mut at = 0;
-    let mut start = None;
-    while let Some(rest) = buffer.get(at..).filter(|rest| !rest.is_empty()) {
-        let Ok(header) = BatchHeader::parse(rest) else {
-            // Cut off by the end of the buffer, or, if nothing stands before it, damaged.
-            return match start {
-                None if at == 0 || rest.len() >= MAX_HEADER_BYTES => Err((at, "no batch header")),
-                None => Ok(Cut::ReadOn {
-                    bytes: at,
-                    next_offset: expected,
-                    batch_bytes: 0,
-                }),
-                Some(begin) => Ok(Cut::Batches {
-                    range: begin..at,
-                    next_offset: expected,
-                }),
-            };
-        };
-        let next = header
-            .next_offset()
-            .filter(|_| header.base_offset == expected);
-        let whole = rest.get(..header.size_bytes);
-        let wanted = next.is_none_or(|next| next > request.from);
-        if wanted {
-            let fault = match (next, whole) {
-                (None, _) => Some("batch does not follow the one before"),
-                (_, Some(batch)) if !header.crc_holds(batch) => Some("checksum does not hold"),
-                _ => None,
-            };
-            let full =
-                start.is_some_and(|begin| at + header.size_bytes - begin > request.max_bytes);
-            let beyond = next.is_some_and(|next| next > request.upto);
-            match (start, fault) {
-                // Batches before are whole; the next read meets the damage first.
-                (Some(_), Some(_)) => break,
-                (None, Some(reason)) => return Err((at, reason)),
-                _ if full || beyond => break,
-                (Some(_), None) if whole.is_none() => break,
-                (None, None) if whole.is_none() => {
-                    let batch_bytes = header.size_bytes as u64;
-                    return Ok(Cut::ReadOn {
-                        bytes: at,
-                        next_offset: expected,
-                        batch_bytes,
-                    });
-                }
-                _ => {
-                    start.get_or_insert(at);
-                }
-            }
-        }
-        at += header.size_bytes;
-        expected = next.unwrap_or(expected);
-        if at > buffer.len() {
-            // A batch before the wanted one, longer than what was read.
-            return Ok(Cut::ReadOn {
-                bytes: at,
-                next_offset: expected,
-                batch_bytes: 0,
-            });
-        }
-    }
-    Ok(match start {
-        Some(begin) => Cut::Batches {
-            range: begin..at,
-            next_offset: expected,
-        },
-        // The end of the buffer, but perhaps not of the segment.
-        None if at == buffer.len() => Cut::ReadOn {
-            bytes: at,
-            next_offset: expected,
-            batch_bytes: 0,
-        },
-        None => Cut::Nothing,
-    })
 }

@@ -11,6 +11,7 @@ use super::batch::BatchHeader;
 use super::disk::memory::{Crash, MemoryDisk};
 use super::*;
 
+mod between;
 mod crashes;
 mod damage;
 mod model;
@@ -232,6 +233,37 @@ fn a_broken_batch_is_refused_with_its_place_and_nothing_is_appended() {
         last_offset_delta: 1,
     };
     assert_eq!(refused(counts), (0, fault));
+}
+
+#[test]
+fn a_client_appends_one_record_an_offset_or_none_at_all() {
+    let check = |bytes: Vec<u8>| Batches::check(BUCKET, bytes.into(), 1_000);
+    let counted = |records: i32, last_offset_delta: i32, attributes: u8| {
+        let mut bytes = plain(1, 5);
+        bytes[27] = attributes;
+        bytes[28..32].copy_from_slice(&last_offset_delta.to_le_bytes());
+        bytes[44..48].copy_from_slice(&records.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[25..]);
+        bytes[21..25].copy_from_slice(&crc.to_le_bytes());
+        match check(bytes) {
+            Ok(_) => None,
+            Err(Error::BadBatch { fault, .. }) => Some(fault),
+            Err(other) => panic!("{other}"),
+        }
+    };
+    let sparse = |records, last_offset_delta| {
+        Some(BatchFault::RecordCount {
+            records,
+            last_offset_delta,
+        })
+    };
+    assert_eq!(counted(3, 2, 1), None);
+    assert_eq!(counted(0, 2, 1), None, "offsets without rows are lawful");
+    assert_eq!(counted(0, 0, 0), None);
+    assert_eq!(counted(2, 2, 1), sparse(2, 2));
+    assert_eq!(counted(1, 6, 1), sparse(1, 6));
+    assert_eq!(counted(3, 2, 0), Some(BatchFault::Changes));
+    assert_eq!(counted(3, 2, 2), Some(BatchFault::Changes));
 }
 
 #[test]

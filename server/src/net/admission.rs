@@ -12,12 +12,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::request_memory::{RequestMemory, RequestsMemory};
 use crate::config::LimitsConfig;
-use crate::memory::Memory;
 use crate::notice::Notice;
 
 /// A connection that had a request may lose its place after being idle for this long.
@@ -48,7 +47,7 @@ pub(crate) struct Admission {
     started: Instant,
     connections: usize,
     connections_per_address: usize,
-    memory: Memory,
+    memory: RequestsMemory,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +95,7 @@ impl Admission {
             started: Instant::now(),
             connections: limits.connections,
             connections_per_address: limits.connections_per_address,
-            memory: Memory::new(limits.request_memory_bytes),
+            memory: RequestsMemory::new(limits.request_memory_bytes),
         }
     }
 
@@ -154,9 +153,9 @@ impl Admission {
         self.seats.lock().notice.is_due(&text, now_ms)
     }
 
-    /// Waits until `bytes` of request memory are free, and takes them.
-    pub(crate) async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        self.memory.reserve(bytes).await
+    /// Memory for one more request; none is taken yet.
+    pub(crate) fn request_memory(&self) -> RequestMemory {
+        self.memory.for_request()
     }
 }
 

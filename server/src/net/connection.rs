@@ -20,12 +20,16 @@ use weir_protocol::frame;
 use super::Shared;
 use super::admission::{Activity, Running};
 use super::login::Login;
+use super::request_memory::RequestMemory;
 use crate::api::{self, Call, OnClose, Outgoing, Service, Started};
 use crate::error::Error;
 
 const READ_BUFFER_BYTES: usize = 64 << 10;
-/// A peer may announce much and send nothing: memory grows with what has arrived.
-const READ_STEP_BYTES: usize = 1 << 20;
+/// A peer may announce much and send nothing: memory is taken for so much at first, and then for as much
+/// again as has arrived.
+const FIRST_STEP_BYTES: usize = 64 << 10;
+/// A request begins with its API key.
+const API_KEY_BYTES: usize = 2;
 const WRITE_DEADLINE: Duration = Duration::from_mins(1);
 const DEFAULT_LOGIN_DEADLINE: Duration = Duration::from_secs(10);
 /// How long answers that are due may take once the server stops.
@@ -42,7 +46,7 @@ pub(super) async fn run(
     let in_flight = shared.limits.in_flight_per_connection;
     let (answers, outgoing) = mpsc::channel(in_flight);
     let closed = CancellationToken::new();
-    let writer = tokio::spawn(write_answers(write, outgoing, closed.clone()));
+    let mut writer = tokio::spawn(write_answers(write, outgoing, closed.clone()));
     let reader = Reader {
         stream: BufReader::with_capacity(READ_BUFFER_BYTES, read),
         shared,
@@ -58,8 +62,10 @@ pub(super) async fn run(
         tracing::debug!(%peer, %reason, "connection closed");
     }
     closed.cancel();
-    if timeout(DRAIN_DEADLINE, writer).await.is_err() {
+    if timeout(DRAIN_DEADLINE, &mut writer).await.is_err() {
         tracing::debug!(%peer, "answers were not taken in time");
+        // It must not outlive the connection's place among all.
+        writer.abort();
     }
 }
 
@@ -99,27 +105,32 @@ struct Reader<'a> {
 /// What a request holds until it is answered.
 struct Held {
     _slot: OwnedSemaphorePermit,
-    memory: Option<OwnedSemaphorePermit>,
+    memory: Option<RequestMemory>,
     _running: Running,
 }
 
 impl Reader<'_> {
     async fn serve(mut self) -> Result<(), Closed> {
         let (shutdown, closed) = (self.shared.shutdown.clone(), self.closed.clone());
+        let activity = Arc::clone(self.activity);
         loop {
-            let Ok(slot) = Arc::clone(&self.slots).acquire_owned().await else {
-                return Ok(());
+            let wait = async {
+                let slot = self.await_slot().await?;
+                self.await_bytes().await?;
+                Ok::<_, Closed>(slot)
             };
-            tokio::select! {
+            let slot = tokio::select! {
                 biased;
                 () = shutdown.begun() => return Ok(()),
                 () = closed.cancelled() => return Err(Closed::Gone),
-                () = self.activity.gives_way() => return Err(Closed::GaveWay),
-                ready = self.await_bytes() => ready?,
-            }
-            let deadline = Instant::now() + Duration::from_millis(self.shared.limits.slow_frame_ms);
-            let read = timeout_at(deadline, self.read_frame()).await;
-            let (bytes, memory) = read.map_err(|_| Closed::Slow)??;
+                () = activity.gives_way() => return Err(Closed::GaveWay),
+                slot = wait => slot?,
+            };
+            let (bytes, memory) = tokio::select! {
+                biased;
+                () = closed.cancelled() => return Err(Closed::Gone),
+                read = self.read_frame() => read?,
+            };
             let request = frame::decode_request(bytes)?;
             self.handle(
                 request,
@@ -130,6 +141,26 @@ impl Reader<'_> {
                 },
             )
             .await;
+        }
+    }
+
+    /// Waits until one more request may run. Looks meanwhile whether the peer has hung up, which is not
+    /// seen behind bytes that it has sent already.
+    async fn await_slot(&mut self) -> Result<OwnedSemaphorePermit, Closed> {
+        let slot = Arc::clone(&self.slots).acquire_owned();
+        tokio::pin!(slot);
+        let mut has_bytes = false;
+        loop {
+            tokio::select! {
+                biased;
+                slot = &mut slot => return slot.map_err(|_| Closed::Gone),
+                filled = self.stream.fill_buf(), if !has_bytes => {
+                    if filled?.is_empty() {
+                        return Err(Closed::Gone);
+                    }
+                    has_bytes = true;
+                }
+            }
         }
     }
 
@@ -167,35 +198,78 @@ impl Reader<'_> {
         configured.map_or(DEFAULT_LOGIN_DEADLINE, Duration::from_millis)
     }
 
-    async fn read_frame(&mut self) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Closed> {
-        let announced = self.stream.read_i32().await?;
+    /// Reads a request. Its memory is taken as its bytes arrive: who announces much and sends nothing holds
+    /// hardly any. Waiting for memory does not count as slow.
+    async fn read_frame(&mut self) -> Result<(Bytes, Option<RequestMemory>), Closed> {
+        let slow = Duration::from_millis(self.shared.limits.slow_frame_ms);
+        let mut deadline = Instant::now() + slow;
+        let announced = timeout_at(deadline, self.stream.read_i32()).await;
+        let announced = announced.map_err(|_| Closed::Slow)??;
         let length = usize::try_from(announced)
             .map_err(|_| frame::Error::NegativeLength { length: announced })?;
-        let limits = &self.shared.limits;
-        let max = if self.login.is_pending() {
-            limits.max_frame_bytes_before_login
-        } else {
-            limits.max_frame_bytes
-        };
-        if length > max {
-            tracing::warn!(length, max, "a client announces a request above the limit");
-            return Err(frame::Error::TooLarge { length, max }.into());
-        }
-        let memory = self.shared.admission.reserve(length).await;
-        let mut bytes = BytesMut::with_capacity(length.min(READ_STEP_BYTES));
+        self.refuse_too_large(length, self.shared.limits.max_frame_bytes)?;
+        let mut memory = self.shared.admission.request_memory();
+        let mut bytes = BytesMut::new();
         while bytes.len() < length {
-            let missing = length - bytes.len();
-            bytes.reserve(missing.min(READ_STEP_BYTES));
-            let mut rest = (&mut self.stream).take(u64::try_from(missing).unwrap_or(u64::MAX));
-            if rest.read_buf(&mut bytes).await? == 0 {
-                return Err(Closed::Gone);
-            }
+            let upto = match bytes.len() {
+                0 => length.min(API_KEY_BYTES),
+                API_KEY_BYTES => {
+                    self.refuse_too_large(length, self.max_frame_bytes_of(&bytes))?;
+                    length.min(FIRST_STEP_BYTES)
+                }
+                read => length.min(read * 2),
+            };
+            let before = Instant::now();
+            memory.grow_to(upto).await;
+            deadline += before.elapsed();
+            bytes.reserve(upto - bytes.len());
+            let read = self.read_upto(upto, &mut bytes);
+            timeout_at(deadline, read)
+                .await
+                .map_err(|_| Closed::Slow)??;
         }
         self.shared
             .metrics
             .request_bytes
             .inc_by(u64::try_from(length).unwrap_or(0));
-        Ok((bytes.freeze(), memory))
+        Ok((bytes.freeze(), Some(memory)))
+    }
+
+    async fn read_upto(&mut self, upto: usize, bytes: &mut BytesMut) -> Result<(), Closed> {
+        while bytes.len() < upto {
+            let missing = u64::try_from(upto - bytes.len()).unwrap_or(u64::MAX);
+            if (&mut self.stream).take(missing).read_buf(bytes).await? == 0 {
+                return Err(Closed::Gone);
+            }
+        }
+        Ok(())
+    }
+
+    /// The most bytes of a request that begins so: only those that carry rows may be large.
+    fn max_frame_bytes_of(&self, start: &[u8]) -> usize {
+        let limits = &self.shared.limits;
+        let api = start.first_chunk().map(|key| i16::from_be_bytes(*key));
+        if api
+            .and_then(ApiKey::from_key)
+            .is_some_and(api::carries_rows)
+        {
+            limits.max_frame_bytes
+        } else {
+            limits.max_frame_bytes.min(limits.max_small_frame_bytes)
+        }
+    }
+
+    fn refuse_too_large(&self, length: usize, max: usize) -> Result<(), Closed> {
+        let max = if self.login.is_pending() {
+            max.min(self.shared.limits.max_frame_bytes_before_login)
+        } else {
+            max
+        };
+        if length > max {
+            tracing::warn!(length, max, "a client announces a request above the limit");
+            return Err(frame::Error::TooLarge { length, max }.into());
+        }
+        Ok(())
     }
 
     async fn handle(&mut self, request: frame::RequestFrame, held: Held) {
@@ -224,6 +298,11 @@ impl Reader<'_> {
         if self.login.is_pending() && api != ApiKey::ApiVersions {
             return Err(Error::NotLoggedIn { api });
         }
+        api::refuse_flood(
+            api,
+            &request.body,
+            self.shared.limits.max_buckets_per_request,
+        )?;
         Ok(Routed::Call(Call {
             api,
             body: request.body,

@@ -14,8 +14,9 @@ use crate::data_dir::DataDir;
 use crate::error::Error;
 use crate::meta_store::RocksMetadataStore;
 
-/// The longest wait for the lake's root at a start.
+/// The longest wait for the lake's root, and for that of the offsets files, at a start.
 const PROBE_DEADLINE: Duration = Duration::from_secs(30);
+const NO_ANSWER: &str = "it does not answer";
 
 /// Metadata in RocksDB.
 pub(super) async fn open_store(data_dir: &DataDir) -> Result<RocksMetadataStore, Error> {
@@ -31,14 +32,12 @@ pub(super) async fn open_lake(url: &str) -> Result<(Arc<dyn ObjectStore>, Object
         reason: sentence(&error),
     };
     let (store, root) = open(url).await?.map_err(failed)?;
-    let probe = probe_writable(&*store, &root, "server");
-    match tokio::time::timeout(PROBE_DEADLINE, probe).await {
+    match tokio::time::timeout(PROBE_DEADLINE, probe_writable(&*store, &root, "server")).await {
         Ok(result) => result.map_err(failed)?,
         Err(_) => {
-            let reason = "it does not answer".to_owned();
             return Err(Error::Warehouse {
                 url: url.to_owned(),
-                reason,
+                reason: NO_ANSWER.to_owned(),
             });
         }
     }
@@ -52,9 +51,15 @@ pub(super) async fn open_remote(path: &str) -> Result<OffsetsFiles, Error> {
         reason: sentence(&error),
     };
     let (store, root) = open(path).await?.map_err(failed)?;
-    probe_writable(&*store, &root, "server")
-        .await
-        .map_err(failed)?;
+    match tokio::time::timeout(PROBE_DEADLINE, probe_writable(&*store, &root, "server")).await {
+        Ok(result) => result.map_err(failed)?,
+        Err(_) => {
+            return Err(Error::Remote {
+                path: path.to_owned(),
+                reason: NO_ANSWER.to_owned(),
+            });
+        }
+    }
     let uri = match path.split_once("://") {
         Some(("file", _)) | None => {
             let local = path.strip_prefix("file://").unwrap_or(path);

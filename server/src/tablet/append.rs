@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 use weir_protocol::ids::{LogOffset, TableBucket};
 
-use super::{Replica, TabletServer};
+use super::{Replica, TabletServer, on_blocking_thread};
 use crate::error::Error;
 use crate::log::Appended;
 
@@ -55,7 +55,7 @@ impl TabletServer {
             let one = |append: Append| Appending(server.append_one(append));
             appends.into_iter().map(one).collect()
         };
-        Ok(tokio::task::spawn_blocking(work).await?)
+        on_blocking_thread(&self.appends, work).await
     }
 
     async fn learn_schema(&self, append: &Append) {

@@ -13,8 +13,9 @@ use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{LogOffset, SchemaId, TableBucket, TableId};
 use weir_protocol::record::{LogBatch, arrow};
 
-use super::{Replica, TabletServer};
+use super::{Replica, TabletServer, on_blocking_thread};
 use crate::error::Error;
+use crate::memory::give_back_beyond;
 
 /// Asks for the log from its first offset that is held.
 const EARLIEST: i64 = -2;
@@ -99,18 +100,32 @@ impl TabletServer {
         }
     }
 
-    /// Whether some bucket has something to give, or fails in a way that waiting does not heal.
+    /// Whether there may be enough to give, or some bucket fails in a way that waiting does not heal.
+    /// Looks at no disk.
     fn is_worth_reading(&self, request: &FetchRequest) -> bool {
-        request
-            .buckets
-            .iter()
-            .any(|asked| match self.position(asked) {
-                Ok(position) => position.from < position.high_watermark,
-                Err(error) => is_final(&error),
-            })
+        let wide = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
+        let mut bytes = 0_u64;
+        for asked in &request.buckets {
+            let position = match self.position(asked) {
+                Ok(position) => position,
+                Err(error) if is_final(&error) => return true,
+                Err(_) => continue,
+            };
+            if position.from >= position.high_watermark {
+                continue;
+            }
+            let there = position.replica.log().bytes_from(position.from);
+            bytes = bytes.saturating_add(there);
+            let is_full = there >= wide(asked.max_bytes) || bytes >= wide(request.max_bytes);
+            if is_full || request.min_bytes.is_none_or(|min| bytes >= wide(min)) {
+                return true;
+            }
+        }
+        false
     }
 
-    /// Reads once, with memory for the whole answer taken before.
+    /// Reads with memory for the whole answer taken before. Where batches turn out larger than what was asked
+    /// for, what was read is given up first: nobody waits for memory while holding some.
     async fn read(
         self: &Arc<Self>,
         request: &Arc<FetchRequest>,
@@ -118,10 +133,27 @@ impl TabletServer {
     ) -> Result<FetchAnswer, Error> {
         self.load_schemas(request, schemas).await;
         let wanted: usize = request.buckets.iter().map(|asked| asked.max_bytes).sum();
-        let memory = self.answers.reserve(wanted.min(request.max_bytes)).await;
-        let (server, asked, known) = (Arc::clone(self), Arc::clone(request), schemas.clone());
-        let buckets = tokio::task::spawn_blocking(move || server.read_all(&asked, &known)).await?;
-        Ok(FetchAnswer { buckets, memory })
+        let mut room = wanted.min(request.max_bytes);
+        let mut most = room;
+        loop {
+            let mut memory = self.answers.reserve(room).await;
+            let (server, asked, known) = (Arc::clone(self), Arc::clone(request), schemas.clone());
+            let read = move || server.read_all(&asked, &known, most);
+            let ReadAll { buckets, needed } = on_blocking_thread(&self.reads, read).await?;
+            if let Some(needed) = needed {
+                (room, most) = (needed, usize::MAX);
+                continue;
+            }
+            let mut answer = FetchAnswer {
+                buckets,
+                memory: None,
+            };
+            if let Some(memory) = &mut memory {
+                give_back_beyond(memory, answer.bytes());
+            }
+            answer.memory = memory;
+            return Ok(answer);
+        }
     }
 
     /// Futures that end when the high watermark of a bucket moves.
@@ -142,9 +174,12 @@ impl TabletServer {
         request.buckets.iter().filter_map(leader).collect()
     }
 
-    fn read_all(&self, request: &FetchRequest, schemas: &Schemas) -> Vec<Result<Fetched, Error>> {
+    /// Reads all buckets, no more than `most` bytes in all.
+    fn read_all(&self, request: &FetchRequest, schemas: &Schemas, most: usize) -> ReadAll {
         let mut left = request.max_bytes;
-        let mut results = Vec::with_capacity(request.buckets.len());
+        let mut read_bytes = 0_usize;
+        let mut left_out_bytes = 0_usize;
+        let mut buckets = Vec::with_capacity(request.buckets.len());
         for asked in &request.buckets {
             // At least one batch is returned, however large, as long as there is anything left.
             let max_bytes = if left == 0 {
@@ -152,13 +187,17 @@ impl TabletServer {
             } else {
                 asked.max_bytes.min(left).max(1)
             };
-            let result = self.read_one(asked, max_bytes, schemas);
-            if let Ok(fetched) = &result {
-                left = left.saturating_sub(fetched.records.len());
-            }
-            results.push(result);
+            let limits = (max_bytes, most.saturating_sub(read_bytes));
+            let result = self.read_one(asked, limits, schemas).map(|one| {
+                left = left.saturating_sub(one.read_bytes);
+                read_bytes = read_bytes.saturating_add(one.read_bytes);
+                left_out_bytes = left_out_bytes.saturating_add(one.left_out_bytes);
+                one.fetched
+            });
+            buckets.push(result);
         }
-        results
+        let needed = (left_out_bytes > 0).then(|| read_bytes.saturating_add(left_out_bytes));
+        ReadAll { buckets, needed }
     }
 
     /// Where a bucket is read, if it may be.
@@ -194,29 +233,33 @@ impl TabletServer {
     fn read_one(
         &self,
         asked: &FetchBucket,
-        max_bytes: usize,
+        limits: (usize, usize),
         schemas: &Schemas,
-    ) -> Result<Fetched, Error> {
+    ) -> Result<ReadOne, Error> {
         let Position {
             replica,
             from,
             high_watermark,
         } = self.position(asked)?;
-        if from >= high_watermark || max_bytes == 0 {
-            return Ok(Fetched {
+        let mut one = ReadOne {
+            fetched: Fetched {
                 records: Bytes::new(),
                 high_watermark,
-            });
+            },
+            read_bytes: 0,
+            left_out_bytes: 0,
+        };
+        if from >= high_watermark || limits.0 == 0 {
+            return Ok(one);
         }
-        let read = replica.read(from, max_bytes, high_watermark)?;
-        let records = match &asked.columns {
+        let read = replica.read_at_most(from, limits, high_watermark)?;
+        one.read_bytes = read.batches.len();
+        one.left_out_bytes = read.left_out_bytes.unwrap_or(0);
+        one.fetched.records = match &asked.columns {
             Columns::All => read.batches,
             Columns::Some(fields) => project(&replica, read.batches, fields, schemas)?,
         };
-        Ok(Fetched {
-            records,
-            high_watermark,
-        })
+        Ok(one)
     }
 
     /// All schemas of the tables whose columns are chosen; one that is new is looked up.
@@ -250,6 +293,20 @@ impl TabletServer {
 }
 
 type Schemas = BTreeMap<(TableId, SchemaId), ::arrow::datatypes::SchemaRef>;
+
+/// What all buckets gave.
+struct ReadAll {
+    buckets: Vec<Result<Fetched, Error>>,
+    /// How many bytes it would take to leave no bucket out.
+    needed: Option<usize>,
+}
+
+/// What one bucket gave, and how large that was before columns were chosen.
+struct ReadOne {
+    fetched: Fetched,
+    read_bytes: usize,
+    left_out_bytes: usize,
+}
 
 struct Position {
     replica: Arc<Replica>,
@@ -332,7 +389,8 @@ fn project(
     let mut rest = records;
     let mut projected = bytes::BytesMut::new();
     while !rest.is_empty() {
-        let batch = LogBatch::parse(&mut rest)?;
+        let broken = |source| Error::StoredBatch { bucket, source };
+        let batch = LogBatch::parse(&mut rest).map_err(broken)?;
         let id = batch.header.schema_id;
         let latest = replica.table.latest_schema();
         let schema = schemas.get(&(table, id)).ok_or(Error::UnknownSchema {
@@ -342,7 +400,7 @@ fn project(
         })?;
         let one = arrow::project(&batch, schema, &chosen).map_err(|error| match error {
             weir_protocol::Error::Projection { .. } => refuse(error.to_string()),
-            other => Error::Protocol(other),
+            other => broken(other),
         })?;
         projected.extend_from_slice(&one);
     }

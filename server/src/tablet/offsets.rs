@@ -5,7 +5,7 @@ use std::sync::Arc;
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId};
 use weir_protocol::proto::{ListOffsetsRequest, ListOffsetsResponse, PbListOffsetsRespForBucket};
 
-use super::TabletServer;
+use super::{TabletServer, on_blocking_thread};
 use crate::error::Error;
 
 /// Which offset of a log.
@@ -70,7 +70,8 @@ impl TabletServer {
             });
         }
         let search = Arc::clone(&replica);
-        let found = tokio::task::spawn_blocking(move || search.offset_at(timestamp)).await??;
+        let search = move || search.offset_at(timestamp);
+        let found = on_blocking_thread(&self.reads, search).await??;
         let latest = replica.high_watermark();
         Ok(found.map_or(latest, |offset| offset.min(latest)))
     }

@@ -118,6 +118,16 @@ impl Replica {
         Ok(self.log.read(from, max_bytes, upto)?)
     }
 
+    /// As [`Self::read`], but leaves out even the first batch if it is larger than the second limit. Blocks.
+    pub(crate) fn read_at_most(
+        &self,
+        from: LogOffset,
+        limits: (usize, usize),
+        upto: LogOffset,
+    ) -> Result<ReadBatches, Error> {
+        Ok(self.log.read_at_most(from, limits, upto)?)
+    }
+
     /// The offset after the last record that clients may read: all before it is flushed.
     pub(crate) fn high_watermark(&self) -> LogOffset {
         self.log.flushed_end()

@@ -6,6 +6,7 @@ use std::time::Duration;
 use weir_protocol::ids::LogOffset;
 
 use super::{Replica, TabletServer};
+use crate::log::SegmentInfo;
 
 impl TabletServer {
     /// Looks for old segments from time to time, until the shutdown begins.
@@ -20,10 +21,9 @@ impl TabletServer {
                 _ = ticks.tick() => {}
             }
             let server = Arc::clone(&self);
-            if tokio::task::spawn_blocking(move || server.expire())
-                .await
-                .is_err()
-            {
+            let expired = tokio::task::spawn_blocking(move || server.expire()).await;
+            if let Err(error) = expired {
+                tracing::error!(%error, "old rows are not removed any more");
                 return;
             }
         }
@@ -59,7 +59,8 @@ impl TabletServer {
             .table
             .ttl_ms()
             .map(|ttl_ms| log.retention_offset(now_ms - ttl_ms));
-        let by_size = self.too_much_below(replica);
+        let limit_bytes = self.parts.log_config.retention_bytes;
+        let by_size = too_much_below(&log.segments(), limit_bytes);
         let wanted = by_age.into_iter().chain(by_size).max()?;
         let readable = replica.high_watermark();
         let bound = if replica.table.is_lake_enabled() {
@@ -70,20 +71,47 @@ impl TabletServer {
         let offset = wanted.min(bound).min(readable);
         (offset > replica.start_offset()).then_some(offset)
     }
+}
 
-    /// Where the newest segments begin that together fit the configured size.
-    fn too_much_below(&self, replica: &Replica) -> Option<LogOffset> {
-        let limit = self.parts.log_config.retention_bytes;
-        if limit == 0 {
-            return None;
+/// Where the newest segments begin that together fit `limit_bytes`; `None` if all do. The last one, which
+/// takes the appends, is never too much.
+fn too_much_below(segments: &[SegmentInfo], limit_bytes: u64) -> Option<LogOffset> {
+    if limit_bytes == 0 {
+        return None;
+    }
+    let (last, closed) = segments.split_last()?;
+    let mut kept = last.size_bytes;
+    for segment in closed.iter().rev() {
+        kept = kept.saturating_add(segment.size_bytes);
+        if kept > limit_bytes {
+            return Some(segment.end_offset);
         }
-        let mut kept = 0_u64;
-        for segment in replica.log().segments().iter().rev() {
-            kept = kept.saturating_add(segment.size_bytes);
-            if kept > limit {
-                return Some(segment.end_offset);
-            }
-        }
-        None
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn segments(sizes: &[u64]) -> Vec<SegmentInfo> {
+        let segment = |(base, size_bytes): (i64, &u64)| SegmentInfo {
+            base_offset: LogOffset(base * 10),
+            end_offset: LogOffset(base * 10 + 10),
+            size_bytes: *size_bytes,
+            newest_ms: Some(0),
+        };
+        (0..).zip(sizes).map(segment).collect()
+    }
+
+    #[test]
+    fn retention_by_size_never_takes_the_segment_that_is_written_to() {
+        assert_eq!(too_much_below(&segments(&[500]), 100), None);
+        let all = segments(&[50, 50, 500]);
+        assert_eq!(too_much_below(&all, 100), Some(LogOffset(20)));
+        assert_eq!(too_much_below(&all, 550), Some(LogOffset(10)));
+        assert_eq!(too_much_below(&all, 600), None);
+        assert_eq!(too_much_below(&all, 0), None, "no limit");
+        assert_eq!(too_much_below(&[], 1), None);
     }
 }

@@ -27,7 +27,7 @@ use weir_protocol::record::arrow::{Compression, encode_append};
 use weir_protocol::record::log_batch;
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
-use super::{Append, Parts, TabletServer};
+use super::{Append, Columns, FetchAnswer, FetchBucket, FetchRequest, Parts, TabletServer};
 use crate::api::Failure;
 use crate::config::{LimitsConfig, LogConfig};
 use crate::error::Error;
@@ -352,5 +352,80 @@ async fn an_append_that_a_full_disk_refuses_is_counted_and_the_next_one_is_taken
     assert_eq!(life.server.parts.metrics.append_failures.get(), 3);
     world.disk.make_room();
     life.append(1, 1).await.unwrap();
+    life.end().await;
+}
+
+impl Life {
+    /// Appends one batch of so many rows and waits for it.
+    async fn append_rows(&self, rows: usize) {
+        let numbers = Int64Array::from_iter_values(std::iter::repeat_n(1, rows));
+        let rows = RecordBatch::try_from_iter([("n", Arc::new(numbers) as _)]).unwrap();
+        let (writer, plain) = (WriterId(-1), Compression::None);
+        let records = encode_append(SchemaId(1), writer, -1, &rows, plain).unwrap();
+        let append = Append {
+            bucket: self.bucket,
+            records,
+            routing_bucket_count: Some(1),
+        };
+        let appending = self.server.append(vec![append]).await.unwrap().pop();
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let acknowledged = appending.unwrap().acknowledged(deadline, 60_000).await;
+        acknowledged.unwrap();
+    }
+
+    /// Fetches from the start without any wait.
+    async fn fetch(&self, max_bytes: usize, min_bytes: Option<usize>) -> FetchAnswer {
+        let bucket = FetchBucket {
+            bucket: self.bucket,
+            offset: 0,
+            max_bytes,
+            routing_bucket_count: Some(1),
+            columns: Columns::All,
+        };
+        let request = FetchRequest {
+            buckets: vec![bucket],
+            max_bytes,
+            min_bytes,
+            max_wait: Duration::ZERO,
+        };
+        self.server.fetch(request).await.unwrap()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_take_as_much_memory_as_they_have_bytes() {
+    let world = World::new().await;
+    let life = world.start(FlushPolicy::Always).await;
+    life.append_rows(20_000).await;
+    for max_bytes in [1, 1 << 20] {
+        let answer = life.fetch(max_bytes, None).await;
+        let records = &answer.buckets[0].as_ref().unwrap().records;
+        assert!(records.len() > 150_000, "one whole batch, however large");
+        let taken = answer.memory.unwrap().num_permits() * 1024;
+        assert!(
+            (records.len()..records.len() + 1024).contains(&taken),
+            "{taken}"
+        );
+    }
+    let newest = life.server.newest(life.bucket, Some(1), 1).await;
+    let (records, memory) = newest.unwrap();
+    let taken = memory.unwrap().num_permits() * 1024;
+    assert!(
+        (records.len()..records.len() + 1024).contains(&taken),
+        "{taken}"
+    );
+    life.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fetch_for_more_than_there_is_reads_nothing_before_its_time_is_over() {
+    let world = World::new().await;
+    let life = world.start(FlushPolicy::Always).await;
+    life.append_rows(100).await;
+    life.append_rows(100).await;
+    let before = world.disk.reads();
+    let answer = life.fetch(1 << 20, Some(1 << 20)).await;
+    assert!(!answer.buckets[0].as_ref().unwrap().records.is_empty());
+    assert_eq!(world.disk.reads() - before, 1, "the answer itself");
     life.end().await;
 }

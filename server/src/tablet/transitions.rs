@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use tokio::sync::mpsc;
 use weir_protocol::ids::{
     BucketId, LogOffset, PartitionId, PhysicalTablePath, TableBucket, TableId, TablePath,
@@ -12,7 +13,7 @@ use weir_protocol::ids::{
 use weir_protocol::proto::{
     NotifyLakeTableOffsetRequest, NotifyLeaderAndIsrRequest, NotifyLeaderAndIsrResponse,
     PbNotifyLeaderAndIsrReqForBucket, PbNotifyLeaderAndIsrRespForBucket, PbPhysicalTablePath,
-    PbStopReplicaRespForBucket, PbTableBucket, StopReplicaRequest, StopReplicaResponse,
+    PbTableBucket, StopReplicaRequest,
 };
 
 use super::replica::{Epochs, ReplicaParts};
@@ -20,8 +21,12 @@ use super::{Offline, Replica, Slot, TableInfo, TabletServer};
 use crate::api::Failure;
 use crate::error::Error;
 use crate::log::Log;
+use crate::peer::Stopped;
 
 type Acks = mpsc::Sender<NotifyLeaderAndIsrResponse>;
+
+/// What all buckets of a table share, when it is there; it is looked up by whoever asks first.
+type Loading = Shared<BoxFuture<'static, Result<Arc<Change>, Arc<Error>>>>;
 
 /// What all buckets of one leader change share.
 struct Change {
@@ -31,13 +36,9 @@ struct Change {
 
 impl TabletServer {
     /// Opens the logs of the buckets named, many at a time; each is acknowledged when it is ready.
-    pub(super) async fn become_leader(
-        self: &Arc<Self>,
-        request: NotifyLeaderAndIsrRequest,
-        acks: Acks,
-    ) {
+    pub(super) fn become_leader(self: &Arc<Self>, request: NotifyLeaderAndIsrRequest, acks: Acks) {
         let epoch = self.cache.accept_coordinator(request.coordinator_epoch);
-        let mut changes: BTreeMap<TableId, Arc<Change>> = BTreeMap::new();
+        let mut changes: BTreeMap<TableId, Loading> = BTreeMap::new();
         let mut settled = Vec::new();
         for asked in request.notify_buckets_leader_req {
             let bucket = bucket_of(&asked.table_bucket);
@@ -49,13 +50,9 @@ impl TabletServer {
                 Ok(Admitted::AlreadyLeader) => settled.push((asked, None)),
                 Err(failure) => settled.push((asked, Some(failure))),
                 Ok(Admitted::Open) => {
-                    let change = match changes.get(&bucket.table) {
-                        Some(change) => Ok(Arc::clone(change)),
-                        None => self.load_change(&asked, bucket.table).await.map(Arc::new),
-                    };
-                    if let Ok(change) = &change {
-                        changes.insert(bucket.table, Arc::clone(change));
-                    }
+                    let change = changes.entry(bucket.table);
+                    let change = change.or_insert_with(|| self.load_change(&asked, bucket.table));
+                    let change = change.clone();
                     self.spawn_open(asked, bucket, change, acks.clone());
                 }
             }
@@ -108,29 +105,33 @@ impl TabletServer {
         Ok(Admitted::Open)
     }
 
-    async fn load_change(
-        &self,
+    /// Looks a table up once for all buckets of a request: in none of the calls that come after.
+    fn load_change(
+        self: &Arc<Self>,
         asked: &PbNotifyLeaderAndIsrReqForBucket,
         id: TableId,
-    ) -> Result<Change, Error> {
-        let path = table_path(&asked.physical_table_path);
-        let table = self.table_info(id, &path).await?;
-        let lake_ends = self.parts.reads.lake_ends(&path, id).await?;
-        Ok(Change { table, lake_ends })
+    ) -> Loading {
+        let (server, path) = (Arc::clone(self), table_path(&asked.physical_table_path));
+        let load = async move {
+            let table = server.table_info(id, &path).await?;
+            let lake_ends = server.parts.reads.lake_ends(&path, id).await?;
+            Ok(Arc::new(Change { table, lake_ends }))
+        };
+        load.map_err(Arc::new).boxed().shared()
     }
 
     fn spawn_open(
         self: &Arc<Self>,
         asked: PbNotifyLeaderAndIsrReqForBucket,
         bucket: TableBucket,
-        change: Result<Arc<Change>, Error>,
+        change: Loading,
         acks: Acks,
     ) {
         let server = Arc::clone(self);
         self.parts.shutdown.spawn(async move {
-            let opened = match change {
+            let opened = match change.await {
                 Ok(change) => server.open(&asked, bucket, change).await,
-                Err(error) => Err(error),
+                Err(source) => Err(Error::TableNotRead { bucket, source }),
             };
             let failure = server.settle(&asked, bucket, opened).await;
             acknowledge(&acks, &asked, failure.map(Failure::from)).await;
@@ -264,25 +265,25 @@ impl TabletServer {
     pub(super) async fn stop_replicas(
         self: &Arc<Self>,
         request: StopReplicaRequest,
-    ) -> Result<StopReplicaResponse, Error> {
+    ) -> Result<Stopped, Error> {
         self.cache.accept_coordinator(request.coordinator_epoch)?;
-        let mut stop_replicas_resp = Vec::with_capacity(request.stop_replicas_req.len());
+        let mut log_ends = Vec::new();
         for asked in request.stop_replicas_req {
             let bucket = bucket_of(&asked.table_bucket);
-            let mut entry = PbStopReplicaRespForBucket {
-                table_bucket: asked.table_bucket,
-                ..PbStopReplicaRespForBucket::default()
-            };
-            if let Err(error) = self.stop_one(bucket, asked.delete).await {
-                tracing::warn!(%bucket, %error, "a bucket could not be given up");
-                (entry.error_code, entry.error_message) = Failure::from(error).fields();
+            match self.stop_one(bucket, asked.delete).await {
+                Ok(end) => log_ends.extend(end.map(|end| (bucket.bucket, end))),
+                Err(error) => tracing::warn!(%bucket, %error, "a bucket could not be given up"),
             }
-            stop_replicas_resp.push(entry);
         }
-        Ok(StopReplicaResponse { stop_replicas_resp })
+        Ok(Stopped { log_ends })
     }
 
-    async fn stop_one(self: &Arc<Self>, bucket: TableBucket, delete: bool) -> Result<(), Error> {
+    /// Gives a bucket up; where its log ends, if it was led here and its data stays.
+    async fn stop_one(
+        self: &Arc<Self>,
+        bucket: TableBucket,
+        delete: bool,
+    ) -> Result<Option<LogOffset>, Error> {
         let slot = self.take_slot(bucket).await;
         let log = match slot {
             Some(Slot::Leader(replica)) => {
@@ -298,10 +299,9 @@ impl TabletServer {
             None => None,
         };
         if !delete {
-            if let Some(log) = log {
-                close_log(log).await;
-            }
-            return Ok(());
+            let Some(log) = log else { return Ok(None) };
+            close_log(Arc::clone(&log)).await;
+            return Ok(log.is_closed().then(|| log.log_end()));
         }
         let (dir, root) = (self.log_dir(bucket), self.parts.log_dir.clone());
         let remove = move || {
@@ -316,7 +316,7 @@ impl TabletServer {
                     break;
                 }
             }
-            Ok(())
+            Ok(None)
         };
         tokio::task::spawn_blocking(remove).await?
     }
@@ -432,3 +432,6 @@ fn bucket_of(bucket: &PbTableBucket) -> TableBucket {
 fn table_path(path: &PbPhysicalTablePath) -> TablePath {
     TablePath::new(path.database_name.clone(), path.table_name.clone())
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,6 @@
 //! What is wrong is refused by its own code, nothing is lost, and the server goes on.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 use tokio::io::AsyncWriteExt;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::proto::*;
@@ -8,45 +8,6 @@ use weir_protocol::sasl;
 use weir_server::config::SaslConfig;
 
 use crate::rig::*;
-
-#[tokio::test]
-async fn unknown_apis_versions_and_bodies_fail_their_request_alone() {
-    let home = Home::new();
-    let server = home.start().await;
-    let mut wire = Wire::tablet(&server).await;
-    for api in [0, 999, 1067, -1, 1001, 1018, 1031] {
-        let refused = wire.call_raw(api, 0, b"").await;
-        assert_eq!(refused.code, ErrorCode::UnsupportedVersion, "{api}");
-    }
-    let version = wire.call_raw(1014, 7, b"").await;
-    assert_eq!(version.code, ErrorCode::UnsupportedVersion);
-    let broken = wire.call_raw(1012, 0, b"\xff\xff\xff").await;
-    assert_eq!(broken.code, ErrorCode::CorruptMessage);
-    wire.call(MetadataRequest::default())
-        .await
-        .expect("the connection lives on");
-    server.shutdown().await;
-}
-
-#[tokio::test]
-async fn frames_that_are_none_close_the_connection_and_nothing_else() {
-    let home = Home::new();
-    let server = home.start().await;
-    let too_large = (101_i32 << 20).to_be_bytes();
-    let negative = (-1_i32).to_be_bytes();
-    let short = [&3_i32.to_be_bytes()[..], b"abc"].concat();
-    for bytes in [&too_large[..], &negative, &short] {
-        let mut wire = Wire::tablet(&server).await;
-        wire.stream.write_all(bytes).await.unwrap();
-        assert_eq!(wire.next().await, None, "{bytes:?}");
-    }
-    Wire::tablet(&server)
-        .await
-        .call(MetadataRequest::default())
-        .await
-        .unwrap();
-    server.shutdown().await;
-}
 
 #[tokio::test]
 async fn api_versions_say_the_role() {
@@ -64,60 +25,6 @@ async fn api_versions_say_the_role() {
         assert_eq!(answer.server_type, Some(role));
         assert!(answer.api_versions.iter().all(|api| api.api_key != 1018));
     }
-    server.shutdown().await;
-}
-
-#[tokio::test]
-async fn batches_that_are_damaged_or_out_of_order_change_nothing() {
-    let home = Home::new();
-    let server = home.start().await;
-    let (_, table) = create(&server, "t", &descriptor(1)).await;
-    let mut wire = Wire::tablet(&server).await;
-
-    let mut damaged = BytesMut::from(&batch(0..3, None)[..]);
-    let last = damaged.len() - 1;
-    damaged[last] ^= 1;
-    let cases = [
-        (damaged.freeze(), ErrorCode::CorruptRecord),
-        (Bytes::new(), ErrorCode::CorruptRecord),
-        (Bytes::from_static(b"no batch"), ErrorCode::CorruptRecord),
-        (batch_of(&rows(0..1), 9, None), ErrorCode::SchemaNotExist),
-        (batch_of(&rows(0..1), 0, None), ErrorCode::SchemaNotExist),
-        (batch(0..1, Some((7, 3))), ErrorCode::OutOfOrderSequence),
-    ];
-    for (records, code) in cases {
-        let refused = append(&mut wire, produce(table, 0, records))
-            .await
-            .unwrap_err();
-        assert_eq!(refused.code, code, "{refused:?}");
-    }
-    let invalid = ProduceLogRequest {
-        acks: 2,
-        ..produce(table, 0, batch(0..1, None))
-    };
-    assert_eq!(
-        append(&mut wire, invalid).await.unwrap_err().code,
-        ErrorCode::InvalidRequiredAcks
-    );
-
-    assert_eq!(
-        append(&mut wire, produce(table, 0, batch(0..2, Some((7, 0))))).await,
-        Ok(0)
-    );
-    assert_eq!(
-        append(&mut wire, produce(table, 0, batch(2..3, Some((7, 1))))).await,
-        Ok(2)
-    );
-    let again = append(&mut wire, produce(table, 0, batch(0..2, Some((7, 0))))).await;
-    assert_eq!(
-        again,
-        Ok(0),
-        "a repeated batch is answered as the first time"
-    );
-    let gap = append(&mut wire, produce(table, 0, batch(9..10, Some((7, 5))))).await;
-    assert_eq!(gap.unwrap_err().code, ErrorCode::OutOfOrderSequence);
-    let all = read(&mut wire, fetch(table, 0, 0)).await.unwrap();
-    assert_eq!(ids_of(all.records), [0, 1, 2]);
     server.shutdown().await;
 }
 
@@ -437,5 +344,177 @@ async fn a_connection_without_traffic_is_closed_but_one_that_waits_for_rows_is_n
     let id = waiting.send(0, &patient).await;
     assert_eq!(idle.next().await, None);
     waiting.answer::<FetchLogRequest>(id).await.unwrap();
+    server.shutdown().await;
+}
+
+/// A table `db.days` with the partition `a`; its path, its id, and the partition's id.
+async fn partitioned(server: &weir_server::RunningServer) -> (PbTablePath, i64, i64) {
+    let mut table = descriptor(1);
+    table.partition_keys = vec!["name".to_owned()];
+    let (path, id) = create(server, "days", &table).await;
+    let path = pb_path(&path);
+    let mut wire = Wire::coordinator(server).await;
+    wire.call(partition(&path, "a")).await.unwrap();
+    let listed = wire
+        .call(ListPartitionInfosRequest {
+            table_path: path.clone(),
+            ..Default::default()
+        })
+        .await
+        .unwrap();
+    (path, id, listed.partitions_info[0].partition_id)
+}
+
+fn partition(path: &PbTablePath, value: &str) -> CreatePartitionRequest {
+    let pair = PbKeyValue {
+        key: "name".into(),
+        value: value.into(),
+    };
+    CreatePartitionRequest {
+        table_path: path.clone(),
+        partition_spec: PbPartitionSpec {
+            partition_key_values: vec![pair],
+        },
+        ignore_if_not_exists: false,
+    }
+}
+
+#[tokio::test]
+async fn buckets_of_no_partition_or_of_one_that_is_not_there_are_unknown_everywhere() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (_, table, known) = partitioned(&server).await;
+    let (_, plain) = create(&server, "plain", &descriptor(1)).await;
+    let mut wire = Wire::tablet(&server).await;
+    let unknown = Some(ErrorCode::UnknownTableOrBucket.code());
+    let places = [
+        (table, None, 0),
+        (table, Some(known + 1), 0),
+        (table, Some(known), 1),
+        (plain, Some(known), 0),
+        (plain + 9, None, 0),
+    ];
+    for (table_id, partition_id, bucket_id) in places {
+        let mut written = produce(table_id, bucket_id, batch(0..1, None));
+        written.buckets_req[0].partition_id = partition_id;
+        let answer = wire.call(written).await.unwrap();
+        assert_eq!(answer.buckets_resp[0].error_code, unknown);
+        let mut fetched = fetch(table_id, bucket_id, 0);
+        fetched.tables_req[0].buckets_req[0].partition_id = partition_id;
+        let answer = wire.call(fetched).await.unwrap();
+        assert_eq!(answer.tables_resp[0].buckets_resp[0].error_code, unknown);
+        let offsets = ListOffsetsRequest {
+            follower_server_id: -1,
+            offset_type: 1,
+            table_id,
+            partition_id,
+            bucket_id: vec![bucket_id],
+            ..Default::default()
+        };
+        let answer = wire.call(offsets).await.unwrap();
+        assert_eq!(answer.buckets_resp[0].error_code, unknown);
+        let scan = LimitScanRequest {
+            table_id,
+            partition_id,
+            bucket_id,
+            limit: 1,
+            ..Default::default()
+        };
+        assert_eq!(wire.call(scan).await.unwrap().error_code, unknown);
+        let stats = GetTableStatsRequest {
+            table_id,
+            buckets_req: vec![PbTableStatsReqForBucket {
+                partition_id,
+                bucket_id,
+                ..Default::default()
+            }],
+            target_columns: vec![],
+        };
+        let answer = wire.call(stats).await.unwrap();
+        assert_eq!(answer.buckets_resp[0].error_code, unknown);
+    }
+    let mut good = produce(table, 0, batch(0..1, None));
+    good.buckets_req[0].partition_id = Some(known);
+    assert_eq!(append(&mut wire, good).await, Ok(0));
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_scan_without_a_limit_is_refused_and_the_server_goes_on() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (_, table_id) = create(&server, "t", &descriptor(1)).await;
+    let mut wire = Wire::tablet(&server).await;
+    for limit in [0, -1, i32::MIN] {
+        let scan = LimitScanRequest {
+            table_id,
+            limit,
+            ..Default::default()
+        };
+        let answer = wire.call(scan).await.unwrap();
+        let message = answer.error_message.unwrap();
+        assert!(message.contains(&limit.to_string()), "{message}");
+    }
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn partition_values_that_are_no_names_are_refused() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (path, _, _) = partitioned(&server).await;
+    let mut wire = Wire::coordinator(&server).await;
+    for value in ["a/b", "", "..", "a b", "a$b", &"x".repeat(201)] {
+        let refused = wire.call(partition(&path, value)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::PartitionSpecInvalid, "`{value}`");
+    }
+    let again = wire.call(partition(&path, "a")).await.unwrap_err();
+    assert_eq!(again.code, ErrorCode::PartitionAlreadyExists);
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn changes_that_name_no_property_or_no_known_change_are_refused() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (path, _) = create(&server, "t", &descriptor(1)).await;
+    let path = pb_path(&path);
+    let mut wire = Wire::coordinator(&server).await;
+    let change = |key: &str, value: Option<&str>, op_type| PbAlterConfig {
+        config_key: key.into(),
+        config_value: value.map(str::to_owned),
+        op_type,
+    };
+    let wrong = [
+        change("table.nonsense", Some("1"), 0),
+        change("table.log.ttl", Some("soon"), 0),
+        change("table.log.ttl", None, 0),
+        change("table.log.ttl", Some("1 h"), 2),
+        change("table.log.ttl", Some("1 h"), 99),
+    ];
+    for change in wrong {
+        let alter = AlterTableRequest {
+            table_path: path.clone(),
+            config_changes: vec![change.clone()],
+            ..Default::default()
+        };
+        let refused = wire.call(alter).await.unwrap_err();
+        assert!(refused.message.contains(&change.config_key), "{refused:?}");
+    }
+    for op_type in [2, 99] {
+        let alter = AlterDatabaseRequest {
+            database_name: "db".into(),
+            config_changes: vec![change("owner", Some("me"), op_type)],
+            ..Default::default()
+        };
+        let refused = wire.call(alter).await.unwrap_err();
+        assert!(refused.message.contains("owner"), "{refused:?}");
+    }
+    let good = AlterTableRequest {
+        table_path: path,
+        config_changes: vec![change("table.log.ttl", Some("1 h"), 0)],
+        ..Default::default()
+    };
+    wire.call(good).await.unwrap();
     server.shutdown().await;
 }

@@ -132,6 +132,18 @@ fn offsets(path: &weir_protocol::ids::TablePath, id: i64, ends: &[(i32, i64)]) -
     }
 }
 
+/// Appends so many rows to each bucket.
+async fn fill(server: &weir_server::RunningServer, id: i64, rows: &[i64]) {
+    let mut wire = Wire::tablet(server).await;
+    for (bucket, rows) in (0..).zip(rows) {
+        if *rows > 0 {
+            append(&mut wire, produce(id, bucket, batch(0..*rows, None)))
+                .await
+                .unwrap();
+        }
+    }
+}
+
 async fn prepare(wire: &mut Wire, offsets: PbTableOffsets) -> Result<String, Refused> {
     let request = PrepareLakeTableSnapshotRequest {
         bucket_offsets: vec![offsets],
@@ -180,6 +192,7 @@ async fn offsets_are_merged_recorded_and_never_go_back() {
     };
     let none = wire.call(ask()).await.unwrap_err();
     assert_eq!(none.code, ErrorCode::LakeSnapshotNotExist);
+    fill(&server, id, &[9, 9]).await;
 
     let first = prepare(&mut wire, offsets(&path, id, &[(0, 5)]))
         .await
@@ -223,16 +236,46 @@ async fn offsets_are_merged_recorded_and_never_go_back() {
 }
 
 #[tokio::test]
+async fn a_lake_that_is_ahead_of_the_log_is_not_recorded() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (path, id) = create(&server, "t", &lake_table()).await;
+    fill(&server, id, &[5, 0]).await;
+    let mut wire = Wire::coordinator(&server).await;
+    for ends in [&[(0, 6)][..], &[(0, 5), (1, 1)], &[(0, i64::MAX)]] {
+        let ahead = prepare(&mut wire, offsets(&path, id, ends)).await;
+        let code = ahead.unwrap_err().code;
+        assert_eq!(code, ErrorCode::LogOffsetOutOfRange, "{ends:?}");
+    }
+    let good = prepare(&mut wire, offsets(&path, id, &[(0, 5)]))
+        .await
+        .unwrap();
+    // A file that somebody else wrote.
+    let file = std::path::Path::new(good.strip_prefix("file:").unwrap());
+    let text = std::fs::read_to_string(file).unwrap();
+    assert!(text.contains('5'), "{text}");
+    std::fs::write(file, text.replace('5', "6")).unwrap();
+    let ahead = commit(&mut wire, id, 1, &good).await.unwrap_err();
+    assert_eq!(ahead.code, ErrorCode::LogOffsetOutOfRange);
+    std::fs::write(file, text).unwrap();
+    commit(&mut wire, id, 1, &good).await.unwrap();
+    server.shutdown().await;
+}
+
+#[tokio::test]
 async fn a_log_that_lost_rows_which_are_in_the_lake_goes_on_after_them() {
     let home = Home::new();
     let server = home.start().await;
     let (path, id) = create(&server, "t", &lake_table()).await;
+    fill(&server, id, &[100, 0]).await;
     let mut wire = Wire::coordinator(&server).await;
     let prepared = prepare(&mut wire, offsets(&path, id, &[(0, 100)]))
         .await
         .unwrap();
     commit(&mut wire, id, 1, &prepared).await.unwrap();
     server.shutdown().await;
+    let log = format!("tablet-0/log/table-{id}/bucket-0");
+    std::fs::remove_dir_all(home.dir.path().join(log)).unwrap();
     let server = home.start().await;
     let mut tablet = Wire::tablet(&server).await;
     let base = append(&mut tablet, produce(id, 0, batch(0..1, None)))

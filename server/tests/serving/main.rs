@@ -10,6 +10,7 @@
 
 mod bad_input;
 mod lake;
+mod limits;
 mod rig;
 mod rows;
 mod start;

@@ -183,3 +183,65 @@ async fn what_keeps_a_server_from_starting_is_said_in_one_sentence() {
         "{newer}"
     );
 }
+
+#[tokio::test]
+async fn folders_that_cannot_be_written_to_are_named() {
+    for (name, text) in [("remote", "remote directory"), ("lake", "warehouse")] {
+        let home = Home::new();
+        // A file stands where the folder must be.
+        std::fs::write(home.dir.path().join(name), "in the way").unwrap();
+        let refused = Server::start(home.config(), home.components())
+            .await
+            .unwrap_err();
+        assert!(refused.to_string().contains(text), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn a_taken_tablet_port_is_named() {
+    let home = Home::new();
+    // A pair of ports of which the second one is taken.
+    let (listen, taken) = loop {
+        let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let below = std::net::TcpListener::bind(("127.0.0.1", port - 1));
+        if below.is_ok() {
+            break (format!("127.0.0.1:{}", port - 1), taken);
+        }
+    };
+    let mut config = home.config();
+    config.listen = listen;
+    let refused = Server::start(config, home.components()).await.unwrap_err();
+    let port = taken.local_addr().unwrap().port().to_string();
+    assert!(matches!(refused, Error::PortInUse { .. }), "{refused}");
+    assert!(refused.to_string().contains(&port), "{refused}");
+}
+
+#[tokio::test]
+async fn a_log_of_a_newer_format_keeps_its_bucket_alone_from_serving() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (_, table) = create(&server, "t", &descriptor(2)).await;
+    let mut wire = Wire::tablet(&server).await;
+    for bucket in 0..2 {
+        append(&mut wire, produce(table, bucket, batch(0..4, None)))
+            .await
+            .unwrap();
+    }
+    server.shutdown().await;
+    let meta = format!("tablet-0/log/table-{table}/bucket-0/log.meta");
+    let meta = home.dir.path().join(meta);
+    std::fs::write(&meta, r#"{"version":99,"shape":"new"}"#).unwrap();
+    let server = home.start().await;
+    assert!(!server.is_ready(), "one bucket has no leader");
+    let mut wire = Wire::tablet(&server).await;
+    append(&mut wire, produce(table, 1, batch(4..5, None)))
+        .await
+        .unwrap();
+    append(&mut wire, produce(table, 0, batch(4..5, None)))
+        .await
+        .unwrap_err();
+    server.shutdown().await;
+    let left = std::fs::read_to_string(&meta).unwrap();
+    assert!(left.contains("99"), "it is not touched");
+}

@@ -31,6 +31,7 @@ struct State {
     /// Syncs of files and folders that still work.
     good_syncs: Option<u64>,
     syncs: u64,
+    reads: u64,
     crashes: u64,
 }
 
@@ -136,6 +137,10 @@ impl MemoryDisk {
 
     pub(crate) fn syncs(&self) -> u64 {
         self.0.lock().syncs
+    }
+
+    pub(crate) fn reads(&self) -> u64 {
+        self.0.lock().reads
     }
 
     pub(crate) fn bytes(&self, path: &Path) -> Vec<u8> {
@@ -474,7 +479,7 @@ impl DiskFile for MemoryFile {
     }
 
     fn read_at(&self, buffer: &mut [u8], position: u64) -> io::Result<()> {
-        self.disk()?;
+        self.disk()?.lock().reads += 1;
         let content = self.content.lock();
         let start = usize::try_from(position).unwrap();
         let bytes = content.live.get(start..start + buffer.len());

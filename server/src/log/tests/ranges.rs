@@ -102,6 +102,31 @@ fn a_retention_cut_short_is_completed_at_the_next_opening() {
 }
 
 #[test]
+fn the_newest_batches_that_fit_begin_where_they_do() {
+    // Batches of 200 bytes and 10 records, ten in a segment.
+    let disk = MemoryDisk::new();
+    let log = filled(&disk, 40);
+    let newest = |from: i64, upto: i64, max_bytes: u64| {
+        let (from, upto) = (LogOffset(from), LogOffset(upto));
+        log.newest_within(from, upto, max_bytes).unwrap().0
+    };
+    assert_eq!(newest(0, 400, 200), 390);
+    assert_eq!(newest(0, 400, 1), 390, "one at least");
+    assert_eq!(newest(0, 400, 399), 390);
+    assert_eq!(newest(0, 400, 2_000), 300);
+    assert_eq!(newest(0, 400, 2_100), 300, "no part of a batch");
+    assert_eq!(newest(0, 400, 2_400), 280);
+    assert_eq!(newest(0, 400, 1 << 20), 0);
+    assert_eq!(newest(395, 400, 1 << 20), 395);
+    assert_eq!(newest(0, 0, 10), 0);
+    for from in [0, 5, 100, 250, 399] {
+        let bytes = log.bytes_from(LogOffset(from));
+        let exact = u64::try_from((400 - from / 10 * 10) / 10 * 200).unwrap();
+        assert!((exact..exact + 600).contains(&bytes), "{from}: {bytes}");
+    }
+}
+
+#[test]
 fn retention_by_time_keeps_young_segments() {
     let log = filled(&MemoryDisk::new(), 40);
     assert_eq!(log.retention_offset(0), LogOffset(0));

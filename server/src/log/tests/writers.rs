@@ -18,13 +18,29 @@ fn a_repeated_batch_is_answered_with_its_first_offsets() {
             (again.base_offset, again.last_offset),
             (first.base_offset, first.last_offset)
         );
-        assert_eq!(
-            again.log_end,
-            LogOffset(12),
-            "an acknowledgement waits for all there is"
-        );
+        assert_eq!(again.log_end, LogOffset(12));
     }
     assert_eq!(offsets(&log).len(), 6);
+}
+
+#[test]
+fn a_request_that_ends_in_a_duplicate_is_acknowledged_for_its_new_rows() {
+    let log = open(&MemoryDisk::new());
+    let first = batch(9, 0, 2, b"body");
+    append(&log, first.clone());
+    let second = batch(9, 1, 2, b"body");
+    let appended = append(&log, [second.clone(), first.clone()].concat());
+    assert!(!appended.duplicate);
+    assert_eq!(
+        (appended.base_offset, appended.last_offset),
+        (LogOffset(2), LogOffset(3))
+    );
+    let both = append(&log, [second, first].concat());
+    assert!(both.duplicate);
+    assert_eq!(
+        (both.base_offset, both.last_offset),
+        (LogOffset(2), LogOffset(3))
+    );
 }
 
 #[test]
