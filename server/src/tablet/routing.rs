@@ -12,7 +12,8 @@ impl TabletServer {
     /// `given` buckets.
     ///
     /// # Errors
-    /// [`Error::UnknownBucket`], then [`Error::Offline`] or [`Error::NotLeader`], then [`Error::StaleRouting`].
+    /// [`Error::UnknownBucket`], then [`Error::Offline`] or [`Error::NotLeader`], then
+    /// [`Error::StaleRouting`].
     pub(crate) fn leader_for(
         &self,
         bucket: TableBucket,

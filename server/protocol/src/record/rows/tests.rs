@@ -110,7 +110,8 @@ proptest! {
         prop_assert_eq!(&rows_of(&expected, &schema).unwrap(), &rows);
         for format in [RowFormat::Indexed, RowFormat::Compacted] {
             let bytes = encode(format, id(), None, &rows, &schema).unwrap();
-            prop_assert_eq!(&decode(&parse(&bytes), &schema, format, DecodeLimits::default()).unwrap().batch, &expected);
+            let decoded = decode(&parse(&bytes), &schema, format, DecodeLimits::default()).unwrap();
+            prop_assert_eq!(&decoded.batch, &expected);
         }
     }
 
