@@ -88,7 +88,7 @@ pub enum Command {
     )]
     Lake(LakeCommand),
     /// Looks over, and mends, the logs of a data directory on which no server runs.
-    #[command(subcommand)]
+    #[command(subcommand, after_help = "Example:\n  weir log check ./weir-data")]
     Log(LogCommand),
     /// Audits a lake table against the log it came from.
     #[command(
