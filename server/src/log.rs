@@ -54,7 +54,6 @@ pub use error::{BatchFault, Error, Result};
 pub use flusher::{FlushHandle, Flusher};
 pub use meta::Gap;
 pub use recovery::RecoveryReport;
-pub use retention::sweep_deleted;
 pub use segment::ReadBatches;
 
 use meta::LogMeta;

@@ -1,6 +1,6 @@
 //! Where a log begins, ends and ceases: retention, truncation, the lake end, closing and deleting.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use weir_protocol::ids::LogOffset;
@@ -271,7 +271,8 @@ impl Log {
     /// Removes the log and its folder. Whoever waits for its durability is told that it is closed.
     ///
     /// # Errors
-    /// [`Error::Io`]: the log is closed all the same; [`sweep_deleted`] removes what stays.
+    /// [`Error::Io`]: the log is closed all the same; what stays goes with the folder of its table or
+    /// partition at the next start.
     pub fn delete(&self) -> Result<()> {
         let _flushing = self.flushing.lock();
         self.appender.lock().life = Life::Closed;
@@ -326,20 +327,4 @@ fn batch_position(disk: &dyn Disk, segment: &Segment, offset: LogOffset) -> Resu
         Some(reason) => Err(Error::corrupt(segment.path(), walked.position, reason)),
         None => Ok(walked.position),
     }
-}
-
-/// Removes what deleted logs left in a folder; called when a tablet starts. Blocks.
-///
-/// # Errors
-/// [`Error::Io`].
-pub fn sweep_deleted(disk: &dyn Disk, parent: &Path) -> Result<()> {
-    let names = disk
-        .list(parent)
-        .map_err(|error| Error::io(parent, "list", error))?;
-    for name in names.iter().filter(|name| name.ends_with(DELETED_SUFFIX)) {
-        let path: PathBuf = parent.join(name);
-        disk.remove_dir_all(&path)
-            .map_err(|error| Error::io(&path, "remove", error))?;
-    }
-    Ok(())
 }

@@ -431,14 +431,3 @@ fn the_real_file_system_keeps_a_log_too() {
     let log = Log::open(&dir, BUCKET, options).unwrap();
     assert_eq!(log.log_end(), LogOffset(0));
 }
-
-#[test]
-fn what_a_deletion_left_is_swept() {
-    let disk = MemoryDisk::new();
-    let log = open(&disk);
-    append(&log, plain(1, 1));
-    disk.rename(&dir(), Path::new("/data/log/7-3-0.deleted"))
-        .unwrap();
-    sweep_deleted(&disk, Path::new("/data/log")).unwrap();
-    assert!(disk.list(Path::new("/data/log")).unwrap().is_empty());
-}
