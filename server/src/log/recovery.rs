@@ -333,8 +333,8 @@ impl Recovery<'_> {
     fn refuse_lost_gap(&self, meta: &LogMeta, end: LogOffset) -> Result<()> {
         if meta.gaps.iter().any(|gap| end < gap.to) {
             let path = self.dir.join(meta::FILE_NAME);
-            let reason = "log ends before its gap: durable records are gone";
-            return Err(Error::corrupt(&path, 0, reason));
+            let reason = "the log ends before a gap in it";
+            return Err(Error::acknowledged_lost(&path, 0, reason));
         }
         Ok(())
     }
