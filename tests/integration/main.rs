@@ -12,7 +12,9 @@
 mod audit;
 mod bad_input;
 mod bucket_count;
+mod closed_pipes;
 mod command_line;
+mod damage;
 mod refused_start;
 mod restart;
 mod retention;

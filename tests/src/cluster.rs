@@ -99,6 +99,11 @@ impl Cluster {
     /// Stops daemon and server in order and starts the server again on the same data.
     pub async fn restart(&mut self) {
         self.stop().await;
+        self.start_again().await;
+    }
+
+    /// Starts the server again on the same data, after [`Cluster::stop`].
+    pub async fn start_again(&mut self) {
         let (server, client) = serve(self.dir.path(), &self.setup).await;
         self.server = Some(server);
         self.client = client;

@@ -92,7 +92,10 @@ pub enum Command {
     Log(LogCommand),
     /// Audits a lake table against the log it came from.
     #[command(
-        after_help = "Example:\n  weir verify demo.lineitem --warehouse ./weir-data/lake\n\nExit code 1 names the bucket that differs."
+        after_help = "Example:\n  weir verify demo.lineitem --warehouse ./weir-data/lake\n\n\
+        Exit codes: 0 what is in the lake is right; 1 a difference or damage was found, with the bucket\n\
+        or file named, or --complete was asked for and rows are missing; 75 lake or cluster can't be\n\
+        reached now."
     )]
     Verify(Verify),
 }
@@ -514,6 +517,9 @@ pub struct Verify {
     /// The lake.
     #[command(flatten)]
     pub warehouse: Warehouse,
+    /// Fails, too, if rows of the log are not in the lake yet.
+    #[arg(long)]
+    pub complete: bool,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

@@ -2,6 +2,7 @@
 //! test double behind it.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -131,13 +132,67 @@ pub struct Registration {
     pub ends: Vec<(TableBucket, LogOffset, Option<i64>)>,
 }
 
+/// Why a bucket can't be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// What the cluster says.
+    pub reason: String,
+    /// The code, if a server gave one.
+    pub code: Option<ErrorCode>,
+    /// Whether it will not pass by itself: a person must act.
+    pub lasting: bool,
+}
+
+impl Trouble {
+    /// Trouble that may pass by itself.
+    pub fn passing(reason: impl Into<String>) -> Self {
+        Self {
+            reason: reason.into(),
+            code: None,
+            lasting: false,
+        }
+    }
+
+    /// Trouble that stays until a person acts.
+    pub fn lasting(reason: impl Into<String>) -> Self {
+        Self {
+            lasting: true,
+            ..Self::passing(reason)
+        }
+    }
+
+    /// Whether the server says that what it stored is damaged or can't be read. It may be tried
+    /// again all the same, for the server may mend it.
+    pub fn is_damage(&self) -> bool {
+        self.lasting || self.code.is_some_and(is_damage)
+    }
+}
+
+/// Whether a code means that stored bytes are damaged or can't be read.
+pub fn is_damage(code: ErrorCode) -> bool {
+    matches!(
+        code,
+        ErrorCode::LogStorage
+            | ErrorCode::KvStorage
+            | ErrorCode::Storage
+            | ErrorCode::CorruptMessage
+            | ErrorCode::CorruptRecord
+    )
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.reason)
+    }
+}
+
 /// What ended the reading of a bucket before its stop; what may pass was tried again before.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BucketFault {
     /// The log does not hold the wanted offset.
     OutOfRange,
     /// It has no leader, gives no answer, or is gone: for a later round.
-    Failed(String),
+    Failed(Trouble),
 }
 
 /// What one read brought of one bucket.
@@ -147,8 +202,12 @@ pub struct Fetched {
     pub bucket: TableBucket,
     /// Whole batches, in order; the first may begin below the wanted offset.
     pub batches: Vec<LogBatch>,
+    /// The log holds nothing from the end of the batches up to here, although it once did.
+    pub gap_to: Option<LogOffset>,
     /// Why it is read no more, if it is.
     pub fault: Option<BucketFault>,
+    /// Why nothing comes at the moment; it is tried again by itself. Batches end it.
+    pub trouble: Option<Trouble>,
 }
 
 /// Reads the logs of several buckets of one table.
@@ -167,7 +226,7 @@ pub trait LogReader: Send {
 
 /// The calls of tiering. Each has a deadline of its own; errors are [`crate::Error::Cluster`].
 #[async_trait]
-pub trait TieringClient: Send + Sync + std::fmt::Debug {
+pub trait TieringClient: Send + Sync + fmt::Debug {
     /// The table behind a path.
     async fn table_info(&self, path: &TablePath) -> Result<TableInfo>;
 

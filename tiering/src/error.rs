@@ -49,9 +49,10 @@ pub enum Error {
         bucket: TableBucket,
     },
     /// The log no longer holds offsets that the lake lacks.
-    #[error("{table}: lost range {from}..{to} of {bucket}: the log starts at {to}")]
+    #[error(
+        "{bucket}: the log goes on at {to}, and the lake lacks {from}..{to}: these rows are lost"
+    )]
     LostRange {
-        table: TablePath,
         bucket: TableBucket,
         from: LogOffset,
         to: LogOffset,
@@ -131,7 +132,7 @@ pub enum Error {
         source: weir_lake_format::Error,
     },
     /// Stored bytes of the log don't decode.
-    #[error("{table}: {bucket} at offset {offset}")]
+    #[error("{table}: the log of {bucket} does not decode at offset {offset}")]
     Log {
         table: TablePath,
         bucket: TableBucket,
@@ -262,12 +263,20 @@ impl Error {
         }
     }
 
+    /// The code, if a server gave one.
+    pub fn code(&self) -> Option<ErrorCode> {
+        match self {
+            Error::Cluster { code, .. } => *code,
+            _ => None,
+        }
+    }
+
     /// Whether the table that was worked on is no more.
     pub fn is_table_gone(&self) -> bool {
         matches!(
             self,
             Error::Cluster {
-                code: Some(ErrorCode::TableNotExist),
+                code: Some(ErrorCode::TableNotExist | ErrorCode::DatabaseNotExist),
                 ..
             } | Error::Recreated { .. }
         )
@@ -293,7 +302,7 @@ impl Error {
     pub fn verdict(&self) -> Verdict {
         match self {
             Error::Cluster {
-                code: Some(ErrorCode::TableNotExist),
+                code: Some(ErrorCode::TableNotExist | ErrorCode::DatabaseNotExist),
                 ..
             }
             | Error::Cancelled { .. }
@@ -342,21 +351,85 @@ impl Error {
 
     /// The error with its chain of sources in one line, each said once.
     pub fn chain(&self) -> String {
-        let mut text = self.to_string();
-        let mut source = std::error::Error::source(self);
-        while let Some(error) = source {
-            let cause = error.to_string();
-            if !text.contains(&cause) {
-                text.push_str(": ");
-                text.push_str(&cause);
-            }
-            source = error.source();
-        }
-        text
+        sentence(self)
     }
+}
+
+/// An error and its causes in one line, each said once: what a part of the line says again, shorter
+/// or word for word, is left out.
+pub fn sentence(error: &dyn std::error::Error) -> String {
+    let mut parts = Vec::new();
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let text = error.to_string();
+        // The object store's word for "some error", which says nothing.
+        let said = text.split(": ").filter(|part| !is_generic(part));
+        parts.extend(said.map(str::to_owned));
+        cause = error.source();
+    }
+    let again = |(index, part): (usize, &String)| {
+        let says = |(other, text): (usize, &String)| {
+            other != index && text.contains(part.as_str()) && (text != part || other < index)
+        };
+        part.is_empty() || (part.len() >= WORTHWHILE && parts.iter().enumerate().any(says))
+    };
+    let kept = parts.iter().enumerate().filter(|part| !again(*part));
+    let kept: Vec<&str> = kept.map(|(_, part)| part.as_str()).collect();
+    kept.join(": ")
+}
+
+/// Shorter parts of an error's text (`0`, `id`) may stand in another by chance.
+const WORTHWHILE: usize = 6;
+
+fn is_generic(part: &str) -> bool {
+    part.strip_prefix("Generic ")
+        .and_then(|rest| rest.strip_suffix(" error"))
+        .is_some_and(|store| !store.contains(' '))
 }
 
 fn listed(buckets: &[TableBucket]) -> String {
     let names: Vec<String> = buckets.iter().map(TableBucket::to_string).collect();
     names.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("{text}")]
+    struct Said {
+        text: &'static str,
+        source: Option<Box<Said>>,
+    }
+
+    fn chain(texts: &[&'static str]) -> String {
+        let cause = |source, text: &&'static str| Some(Box::new(Said { text, source }));
+        sentence(&*texts.iter().rev().fold(None, cause).unwrap())
+    }
+
+    #[test]
+    fn a_cause_that_was_said_is_not_said_again() {
+        let inner = "Generic DurableLocal error: Unable to create file /lake/d.db/t/bucket-0/a.parquet: \
+             No space left on device (os error 28)";
+        let outer = "d.db/t/bucket-0/a.parquet: the object store failed: Generic DurableLocal error: \
+             Generic DurableLocal error: Unable to create file /lake/d.db/t/bucket-0/a.parquet: \
+             No space left on device (os error 28)";
+        let device = "No space left on device (os error 28)";
+        assert_eq!(
+            chain(&["lake table d.t", outer, inner, device]),
+            "lake table d.t: the object store failed: \
+             Unable to create file /lake/d.db/t/bucket-0/a.parquet: \
+             No space left on device (os error 28)"
+        );
+    }
+
+    #[test]
+    fn different_causes_are_all_said_in_order_and_short_ones_are_kept() {
+        assert_eq!(chain(&["a: 0", "id 10", "0"]), "a: 0: id 10: 0");
+        assert_eq!(
+            chain(&["read failed", "bucket 12 is gone", "bucket 1 is gone"]),
+            "read failed: bucket 12 is gone: bucket 1 is gone"
+        );
+    }
 }

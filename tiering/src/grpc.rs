@@ -96,6 +96,7 @@ fn message(status: &TableStatus) -> proto::Table {
         lake_snapshot: status.lake_snapshot,
         last_round: status.last_round.as_ref().map(round),
         last_error: status.last_error.clone(),
+        failing_buckets: u32::try_from(status.failing_buckets).unwrap_or(u32::MAX),
     }
 }
 

@@ -77,6 +77,10 @@ async fn readiness(State(site): State<Site>) -> impl IntoResponse {
 }
 
 async fn metrics(State(site): State<Site>) -> impl IntoResponse {
+    if let Some(daemon) = &site.daemon {
+        // Whoever reads metrics watches: lag is looked up, and tables that are gone are forgotten.
+        drop(daemon.status());
+    }
     let mut text = String::new();
     let mut written = Ok(());
     for registry in &site.registries {

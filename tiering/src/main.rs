@@ -1,11 +1,12 @@
 //! The `weir` binary.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 use weir_tiering::cli::exit::{Failure, Outcome};
+use weir_tiering::cli::output::QuietStderr;
 use weir_tiering::cli::{Cli, Command, lake, load, status, table, tier, verify};
 
 #[cfg(feature = "embedded")]
@@ -52,7 +53,7 @@ fn log(cli: &Cli) -> Outcome {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_writer(std::io::stderr);
+        .with_writer(|| QuietStderr);
     if cli.log_json {
         builder.json().init();
     } else {
@@ -61,15 +62,13 @@ fn log(cli: &Cli) -> Outcome {
     Ok(())
 }
 
-#[allow(
-    clippy::print_stderr,
-    reason = "the last word to the user, also without a log"
-)]
+/// Says the last word to the user, also without a log.
 fn ended(outcome: Outcome) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("weir: {failure}");
+            // What can't be said is in the exit code.
+            let _ = writeln!(QuietStderr, "weir: {failure}");
             failure.code()
         }
     }

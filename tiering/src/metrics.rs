@@ -1,7 +1,10 @@
 //! The daemon's metrics: names, units and helps of all of them.
 
+use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
+use parking_lot::Mutex;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -48,10 +51,13 @@ pub struct Metrics {
     round_seconds: Histogram,
     lag_rows: TableGauge,
     lag_seconds: TableGauge,
+    failing_buckets: TableGauge,
     tables: Family<StateLabel, Gauge<u64, AtomicU64>>,
     memory_used: Gauge<u64, AtomicU64>,
     memory_peak: Gauge<u64, AtomicU64>,
     heartbeat_failures: Counter,
+    /// The tables of the last show, to forget those that are gone.
+    shown: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Metrics {
@@ -65,10 +71,12 @@ impl Metrics {
             round_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 18)),
             lag_rows: Family::default(),
             lag_seconds: Family::default(),
+            failing_buckets: Family::default(),
             tables: Family::default(),
             memory_used: Gauge::default(),
             memory_peak: Gauge::default(),
             heartbeat_failures: Counter::default(),
+            shown: Arc::default(),
         };
         let m = metrics.clone();
         let registry = registry.sub_registry_with_prefix("weir_tiering");
@@ -85,6 +93,8 @@ impl Metrics {
         );
         let help = "How old the oldest missing row can be at most, as last looked up";
         registry.register_with_unit("lag", help, Unit::Seconds, m.lag_seconds);
+        let help = "Buckets that the last round could not read";
+        registry.register("failing_buckets", help, m.failing_buckets);
         registry.register("tables", "Tables by state", m.tables);
         let help = "Memory held by rows on their way and by open files";
         registry.register_with_unit("memory_used", help, Unit::Bytes, m.memory_used);
@@ -95,15 +105,15 @@ impl Metrics {
         metrics
     }
 
-    /// A round that worked.
+    /// A round that ended without an error of its own.
     pub(crate) fn round(&self, table: &str, report: &RoundReport, now_ms: i64) {
         let label = || TableLabel {
             table: table.to_owned(),
         };
-        let outcome = if report.committed.is_some() {
-            "committed"
-        } else {
-            "nothing"
+        let outcome = match &report.committed {
+            Some(_) => "committed",
+            None if report.faults.is_empty() => "nothing",
+            None => "failed",
         };
         self.rounds
             .get_or_create(&RoundLabel {
@@ -144,6 +154,11 @@ impl Metrics {
 
     /// What is shown of the tables and the memory now.
     pub(crate) fn show(&self, statuses: &[TableStatus], budget: &MemoryBudget) {
+        let paths: BTreeSet<String> = statuses.iter().map(|s| s.path.to_string()).collect();
+        let before = std::mem::replace(&mut *self.shown.lock(), paths.clone());
+        for gone in before.difference(&paths) {
+            self.forget(gone);
+        }
         let mut counts = [("healthy", 0_u64), ("retrying", 0), ("paused", 0)];
         for status in statuses {
             let name = match status.state {
@@ -157,6 +172,8 @@ impl Metrics {
             let label = TableLabel {
                 table: status.path.to_string(),
             };
+            let failing = u64::try_from(status.failing_buckets).unwrap_or(u64::MAX);
+            self.failing_buckets.get_or_create(&label).set(failing);
             if let Some(rows) = status.lag_rows {
                 self.lag_rows.get_or_create(&label).set(rows);
             }
@@ -171,12 +188,20 @@ impl Metrics {
         self.memory_peak.set(budget.peak_bytes());
     }
 
-    /// A table is gone: its lag is shown no more.
-    pub(crate) fn forget(&self, table: &str) {
+    /// A table is gone: nothing of it is shown any more.
+    fn forget(&self, table: &str) {
         let label = TableLabel {
             table: table.to_owned(),
         };
-        self.lag_rows.remove(&label);
-        self.lag_seconds.remove(&label);
+        for gauge in [&self.lag_rows, &self.lag_seconds, &self.failing_buckets] {
+            gauge.remove(&label);
+        }
+        for counter in [&self.rows, &self.bytes, &self.files] {
+            counter.remove(&label);
+        }
+        for outcome in ["committed", "nothing", "failed"] {
+            let table = table.to_owned();
+            self.rounds.remove(&RoundLabel { table, outcome });
+        }
     }
 }

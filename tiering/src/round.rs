@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket};
 
+use crate::cluster::Trouble;
 use crate::error::{Error, Result};
 use crate::ranges::BucketRange;
 use crate::split::Split;
@@ -56,7 +57,7 @@ pub struct SplitResult<F> {
     /// The files, empty if no rows came.
     pub files: Vec<F>,
     /// Why the bucket could not be read to its stop offset.
-    pub fault: Option<String>,
+    pub fault: Option<Trouble>,
 }
 
 impl<F> SplitResult<F> {
@@ -92,7 +93,7 @@ pub struct Committable<F> {
     /// Whether offsets below the planned stops are left.
     pub cut: Option<Cut>,
     /// Buckets that could not be read, with the reason.
-    pub faults: Vec<(TableBucket, String)>,
+    pub faults: Vec<(TableBucket, Trouble)>,
 }
 
 /// The state machine; `F` is what names written files.

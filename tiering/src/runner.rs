@@ -8,7 +8,7 @@ use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use weir_lake_format::write::CommitMessage;
 use weir_protocol::ids::{LogOffset, TableBucket};
 
-use crate::cluster::{OffsetKind, TableInfo};
+use crate::cluster::{OffsetKind, TableInfo, Trouble};
 use crate::committer::{Base, Committed, Committer, Committers, EpochFence};
 use crate::enumerate::{BucketGroup, Offsets, TableView, bucket_groups, enumerate};
 use crate::error::{Error, Result};
@@ -22,6 +22,8 @@ use crate::worker::{RoundSignals, WorkerResources, WriteJob, write_splits};
 const FRESHNESS: &str = "table.datalake.freshness";
 /// Freshness of tables that say none (reference).
 const DEFAULT_FRESHNESS: Duration = Duration::from_mins(3);
+/// Buckets that one line names.
+const FAULTS_SHOWN: usize = 3;
 /// Offset look-ups of one table at the same time.
 const LOOKUPS: usize = 8;
 
@@ -67,12 +69,14 @@ pub struct RoundReport {
     /// What cut the round short, if more is left.
     pub cut: Option<Cut>,
     /// Buckets that could not be read.
-    pub faults: Vec<(TableBucket, String)>,
+    pub faults: Vec<(TableBucket, Trouble)>,
     /// Offsets that are still missing in the lake, of those that were there when the round began.
     pub left_rows: u64,
     /// All offsets below the high watermarks at this time (milliseconds since 1970) are in the
     /// lake, but those left.
     pub as_of_ms: i64,
+    /// How old rows may become before they are in the lake.
+    pub freshness: Duration,
     /// What the table looks like, for later looks at its lag.
     pub view: TableView,
     /// Per bucket, the end of what the lake holds now.
@@ -167,7 +171,8 @@ impl Runner {
         let offsets = self.offsets(lease, &view, &base).await?;
         let splits = enumerate(&view, &offsets.known)?;
         base.keep_live(&bucket_groups(&view)?);
-        let limits = self.limits(&info)?;
+        let freshness = freshness(&info)?;
+        let limits = self.limits(freshness);
         let info = Arc::new(info);
         Ok(Plan {
             info,
@@ -176,6 +181,7 @@ impl Runner {
             view,
             splits,
             limits,
+            freshness,
             as_of_ms,
             faults: offsets.faults,
         })
@@ -262,17 +268,17 @@ impl Runner {
             .collect())
     }
 
-    fn limits(&self, info: &TableInfo) -> Result<Limits> {
-        let max_duration = match self.limits.max_duration {
-            Some(duration) => duration,
-            None => freshness(info)?,
-        };
-        let (max_rows, max_bytes) = (self.limits.max_rows, self.limits.max_bytes);
-        Ok(Limits {
+    fn limits(&self, freshness: Duration) -> Limits {
+        let RunnerLimits {
             max_duration,
             max_rows,
             max_bytes,
-        })
+        } = self.limits;
+        Limits {
+            max_duration: max_duration.unwrap_or(freshness),
+            max_rows,
+            max_bytes,
+        }
     }
 }
 
@@ -283,8 +289,9 @@ struct Plan {
     view: TableView,
     splits: Vec<Split>,
     limits: Limits,
+    freshness: Duration,
     as_of_ms: i64,
-    faults: Vec<(TableBucket, String)>,
+    faults: Vec<(TableBucket, Trouble)>,
 }
 
 impl Plan {
@@ -300,6 +307,7 @@ impl Plan {
             faults: self.faults.clone(),
             left_rows: self.splits.iter().map(Split::backlog).sum(),
             as_of_ms: self.as_of_ms,
+            freshness: self.freshness,
             view: self.view.clone(),
             lake_ends: self.base.ends.clone(),
         }
@@ -307,6 +315,42 @@ impl Plan {
 }
 
 impl RoundReport {
+    /// The buckets that could not be read, each with the reason, in one line; the first few by name.
+    /// `None` if all could.
+    pub fn trouble(&self) -> Option<Trouble> {
+        if self.faults.is_empty() {
+            return None;
+        }
+        let shown = self.faults.iter().take(FAULTS_SHOWN);
+        let mut texts: Vec<String> = shown
+            .map(|(bucket, fault)| {
+                let said = fault.reason.replace(&format!("{bucket}: "), "");
+                format!("{}: {said}", self.bucket_name(*bucket))
+            })
+            .collect();
+        let more = self.faults.len().saturating_sub(FAULTS_SHOWN);
+        if more > 0 {
+            texts.push(format!("and {more} more buckets"));
+        }
+        Some(Trouble {
+            reason: texts.join("; "),
+            code: self.faults.iter().find_map(|(_, fault)| fault.code),
+            lasting: self.faults.iter().any(|(_, fault)| fault.lasting),
+        })
+    }
+
+    fn bucket_name(&self, bucket: TableBucket) -> String {
+        let number = bucket.bucket;
+        let Some(id) = bucket.partition else {
+            return format!("bucket {number}");
+        };
+        let mut partitions = self.view.partitions.iter().flatten();
+        let name = partitions
+            .find(|partition| partition.id == id)
+            .map_or_else(|| id.to_string(), |partition| partition.name.clone());
+        format!("partition {name} bucket {number}")
+    }
+
     fn advance(&mut self, committable: &Committable<CommitMessage>) {
         for range in &committable.ranges {
             let taken = u64::try_from(range.end.0.saturating_sub(range.start.0)).unwrap_or(0);
@@ -320,7 +364,7 @@ impl RoundReport {
 #[derive(Default)]
 struct Looked {
     known: Offsets,
-    faults: Vec<(TableBucket, String)>,
+    faults: Vec<(TableBucket, Trouble)>,
 }
 
 impl Looked {
@@ -337,7 +381,11 @@ impl Looked {
                 }
                 Err(error) => {
                     failed.insert(bucket);
-                    self.faults.push((bucket, error.chain()));
+                    let trouble = Trouble {
+                        code: error.code(),
+                        ..Trouble::passing(error.chain())
+                    };
+                    self.faults.push((bucket, trouble));
                 }
             }
         }

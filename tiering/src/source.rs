@@ -162,6 +162,7 @@ impl Open {
             bucket,
             batches,
             fault,
+            ..
         } in fetched
         {
             let Some(stop) = self.stops.get(bucket) else {

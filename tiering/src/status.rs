@@ -114,6 +114,8 @@ pub struct TableStatus {
     pub lag_seconds: Option<u64>,
     /// The last lake snapshot that this daemon committed or found.
     pub lake_snapshot: Option<i64>,
+    /// Buckets that the last round could not read; `last_error` names them.
+    pub failing_buckets: usize,
     /// The last finished round that did something or failed.
     pub last_round: Option<RoundSummary>,
     /// The last error; stays until a round works.

@@ -42,6 +42,8 @@ struct Inner {
     plan: Mutex<Option<(u64, Fault)>>,
     fired: Mutex<Option<String>>,
     stopped: Notify,
+    /// Calls that name this fail.
+    refused: Mutex<Option<String>>,
     /// While set, every call fails.
     down: AtomicBool,
     /// While set, no call of the process goes on.
@@ -65,6 +67,11 @@ impl Faults {
         *self.inner.fired.lock() = None;
     }
 
+    /// Lets every call fail that names `text`.
+    pub(crate) fn refuse(&self, text: &str) {
+        *self.inner.refused.lock() = Some(text.to_owned());
+    }
+
     /// The call at which the fault happened, if it did.
     pub(crate) fn fired(&self) -> Option<String> {
         self.inner.fired.lock().clone()
@@ -83,7 +90,8 @@ impl Faults {
     /// Begins a call: `Err` if it is to fail without doing anything.
     pub(crate) async fn before(&self, call: &str) -> Result<After, ()> {
         self.moving().await;
-        if self.inner.down.load(Ordering::SeqCst) {
+        let refused = self.inner.refused.lock().clone();
+        if self.inner.down.load(Ordering::SeqCst) || refused.is_some_and(|r| call.contains(&r)) {
             return Err(());
         }
         let number = self.inner.calls.fetch_add(1, Ordering::SeqCst);

@@ -4,10 +4,10 @@
 //! rows they gave. These ranges must
 //! chain without gap or overlap up to what the cluster registered, and the rows must be those of
 //! the files that the snapshot added.
-//! Against the log: for the ranges that the log still holds, the rows of a lake bucket and of its
-//! part of the log must be equal as
-//! multisets. What a running daemon commits meanwhile is left out: the audit ends at the registered
-//! snapshot it began with.
+//! Against the log: for the offsets that the log still holds, the rows of a lake bucket and of its
+//! part of the log must be equal as multisets, snapshot by snapshot; offsets that it lost to
+//! retention or to a repair are counted, and not compared. What a running daemon commits meanwhile
+//! is left out: the audit ends at the registered snapshot it began with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -16,19 +16,22 @@ use std::sync::Arc;
 use object_store::ObjectStoreExt as _;
 use serde::Serialize;
 use weir_lake_format::{CommitKind, DataFileMeta, FileKind, Partition, Snapshot};
-use weir_protocol::ids::{TableBucket, TableId, TablePath};
+use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath};
 
 use crate::cluster::{TableInfo, TieringClient};
 use crate::committer::{COMMIT_USER, RANGES};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, sentence};
 use crate::lake_table::{LakeTable, Warehouse};
 use crate::ranges::{self, BucketRange, RangesProperty};
 
 mod chain;
+mod logs;
 mod rows;
 
+use rows::Multiset;
+
 /// A bucket of the lake: the partition's name, if there are partitions, and the bucket in the lake.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct LakeBucket {
     /// The partition's name: its values joined by `$`.
     pub partition: Option<String>,
@@ -83,8 +86,59 @@ pub struct Report {
     pub rows: i64,
     /// Rows that were compared with the log, one by one.
     pub compared_rows: i64,
+    /// Where each bucket's log and its part of the lake end.
+    pub ends: Vec<Ends>,
+    /// Rows of the log that are not in the lake yet: high watermarks less the lake's ends.
+    pub behind_rows: i64,
+    /// Offsets in the lake that the log no longer holds: not comparable.
+    pub gone: Vec<Gone>,
     /// What is wrong; empty if all is well.
     pub findings: Vec<Finding>,
+}
+
+/// How far one bucket is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Ends {
+    /// The bucket, by its number in the log.
+    pub bucket: LakeBucket,
+    /// Offsets below are in the lake.
+    pub lake_end: i64,
+    /// Offsets below are in the log: the high watermark.
+    pub log_end: i64,
+}
+
+/// Offsets of one bucket that are in the lake and no longer in the log, by retention or a repair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Gone {
+    /// The bucket, by its number in the log.
+    pub bucket: LakeBucket,
+    /// How many offsets.
+    pub offsets: i64,
+    /// Offsets that the log holds, but whose rows can't be told from those that are gone.
+    pub beside: i64,
+}
+
+impl fmt::Display for Gone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (offsets, bucket) = (self.offsets, &self.bucket);
+        if offsets == 0 {
+            return write!(
+                f,
+                "{} offsets of {bucket} stand in the same files as offsets that are no longer in the \
+                 log; not comparable",
+                self.beside
+            );
+        }
+        write!(
+            f,
+            "{offsets} offsets of {bucket} are in the lake but no longer in the log (retention or \
+             repair); not comparable"
+        )?;
+        if self.beside > 0 {
+            write!(f, ", nor are {} in the same files", self.beside)?;
+        }
+        Ok(())
+    }
 }
 
 /// A snapshot of tiering, with the files it added by bucket.
@@ -114,8 +168,18 @@ pub async fn audit(
         buckets: 0,
         rows: 0,
         compared_rows: 0,
+        ends: Vec::new(),
+        behind_rows: 0,
+        gone: Vec::new(),
         findings: Vec::new(),
     };
+    let logs = logs::Logs {
+        client,
+        info: &info,
+        lake: &lake,
+    };
+    let extents = logs.extents(&mut report.findings).await?;
+    report.compare_ends(&extents, &progress.ends);
     let Some(last) = progress.snapshot else {
         return Ok(report);
     };
@@ -139,15 +203,46 @@ pub async fn audit(
         .collect::<BTreeSet<_>>()
         .len();
     let comparison = rows::Comparison {
-        client,
-        info: &info,
-        lake: &lake,
+        logs,
+        extents: &extents,
         partitions: &auditor.partitions,
     };
-    report.compared_rows = comparison
+    let compared = comparison
         .run(&steps, &chain.unchained, &mut report.findings)
         .await?;
+    report.compared_rows = compared.rows;
+    let gone = compared.gone.into_iter();
+    report.gone = gone.map(|(bucket, gone)| Gone { bucket, ..gone }).collect();
     Ok(report)
+}
+
+impl Report {
+    /// How far each bucket is; a lake that is ahead of its log is a finding.
+    fn compare_ends(
+        &mut self,
+        extents: &BTreeMap<TableBucket, logs::LogExtent>,
+        lake: &BTreeMap<TableBucket, LogOffset>,
+    ) {
+        for (bucket, extent) in extents {
+            let name = extent.name(*bucket);
+            let lake_end = lake.get(bucket).map_or(0, |end| end.0.max(0));
+            let (start, log_end) = (extent.start.0, extent.end.0);
+            self.behind_rows += (log_end - lake_end.max(start)).max(0);
+            if lake_end > log_end {
+                let reason = format!("the lake ends at {lake_end}, the log already at {log_end}");
+                self.findings.push(Finding {
+                    bucket: Some(name.clone()),
+                    snapshot: None,
+                    reason,
+                });
+            }
+            self.ends.push(Ends {
+                bucket: name,
+                lake_end,
+                log_end,
+            });
+        }
+    }
 }
 
 /// The lake bucket of every range.
@@ -202,6 +297,7 @@ impl Auditor<'_> {
             for range in ranges.iter().flatten() {
                 self.name(range)?;
             }
+            self.base_list(&snapshot, report).await?;
             let files = self.files(&snapshot, report).await?;
             match ranges {
                 Some(ranges) => steps.push(Step {
@@ -257,6 +353,24 @@ impl Auditor<'_> {
                     }),
                 }
             }
+        }
+    }
+
+    /// Readers of old snapshots need its base list, which later snapshots do not name.
+    async fn base_list(&self, snapshot: &Snapshot, report: &mut Report) -> Result<()> {
+        let name = &snapshot.base_manifest_list;
+        let read = self.lake.table.read_manifest_list(name).await;
+        match read.map_err(|error| self.lake.error(error)) {
+            Err(error) if error.is_retriable() => Err(error),
+            Err(error) => {
+                report.findings.push(Finding {
+                    bucket: None,
+                    snapshot: Some(snapshot.id),
+                    reason: sentence(&error),
+                });
+                Ok(())
+            }
+            Ok(_) => Ok(()),
         }
     }
 
@@ -378,3 +492,6 @@ impl Auditor<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

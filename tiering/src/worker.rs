@@ -17,7 +17,7 @@ use weir_lake_format::write::CommitMessage;
 use weir_protocol::ids::{LogOffset, TableBucket};
 use weir_protocol::record::LogBatch;
 
-use crate::cluster::{BucketFault, Fetched, LogReader, OffsetKind, TableInfo, TieringClient};
+use crate::cluster::{BucketFault, LogReader, OffsetKind, TableInfo, TieringClient, Trouble};
 use crate::enumerate::BucketGroup;
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
@@ -82,7 +82,8 @@ pub struct WriteJob {
 /// are discarded.
 ///
 /// # Errors
-/// The first failure of any lane, a lost range, or [`Error::LeaseLost`] if the round was cancelled.
+/// The first failure of any lane, or [`Error::Cancelled`] if the round was cancelled. A bucket that
+/// can't be read is no failure: its split answers with the reason.
 pub async fn write_splits(
     resources: &WorkerResources,
     job: WriteJob,
@@ -105,6 +106,8 @@ struct OpenLane {
     input: mpsc::Sender<LaneInput>,
     split: Split,
     next: LogOffset,
+    /// Why nothing comes at the moment.
+    trouble: Option<Trouble>,
 }
 
 type LaneEnd = (TableBucket, Result<SplitResult<CommitMessage>>);
@@ -119,7 +122,7 @@ struct Writing<'a> {
     waiting: VecDeque<Split>,
     open: BTreeMap<TableBucket, OpenLane>,
     /// Why a closed lane did not reach its stop offset.
-    faults: BTreeMap<TableBucket, String>,
+    faults: BTreeMap<TableBucket, Trouble>,
     source: Source,
     reading: JoinSet<()>,
     lanes: JoinSet<LaneEnd>,
@@ -229,8 +232,13 @@ impl<'a> Writing<'a> {
             self.lanes
                 .spawn(async move { (bucket, lane.run(batches, abort).await) });
             self.source.add(&split);
-            let next = split.start;
-            self.open.insert(bucket, OpenLane { input, split, next });
+            let lane = OpenLane {
+                input,
+                next: split.start,
+                split,
+                trouble: None,
+            };
+            self.open.insert(bucket, lane);
         }
         Ok(())
     }
@@ -247,19 +255,18 @@ impl<'a> Writing<'a> {
             let Some(lane) = self.open.get_mut(&bucket) else {
                 continue;
             };
-            let Fetched { batches, fault, .. } = fetched;
-            for batch in batches {
+            let mut fault = fetched.fault;
+            if fetched.trouble.is_some() || !fetched.batches.is_empty() {
+                lane.trouble = fetched.trouble;
+            }
+            for batch in fetched.batches {
                 if batch.next_offset() <= lane.next || lane.next >= lane.split.stop {
                     continue;
                 }
                 if batch.header.base_offset > lane.next {
                     let (from, to) = (lane.next, batch.header.base_offset);
-                    return Err(Error::LostRange {
-                        table: self.path(),
-                        bucket,
-                        from,
-                        to,
-                    });
+                    fault = Some(BucketFault::Failed(lost_range(bucket, from, to)));
+                    break;
                 }
                 let size = u64::try_from(batch.bytes.len()).unwrap_or(u64::MAX);
                 rows = rows.saturating_add(record_count(&batch));
@@ -271,6 +278,9 @@ impl<'a> Writing<'a> {
                     // The lane has failed; its error comes with its end.
                     break;
                 }
+            }
+            if let Some(gap_end) = fetched.gap_to.filter(|end| *end > lane.next) {
+                fault = Some(BucketFault::Failed(lost_range(bucket, lane.next, gap_end)));
             }
             if lane.next >= lane.split.stop {
                 self.close(bucket, None);
@@ -291,22 +301,16 @@ impl<'a> Writing<'a> {
         let Some(lane) = self.open.get(&bucket) else {
             return Ok(());
         };
-        match fault {
-            BucketFault::Failed(reason) => {
-                self.close(bucket, Some(reason));
-                Ok(())
-            }
+        let trouble = match fault {
+            BucketFault::Failed(trouble) => trouble,
             BucketFault::OutOfRange => {
                 let (from, split) = (lane.next, lane.split.clone());
                 let to = self.log_start(&split).await?;
-                Err(Error::LostRange {
-                    table: self.path(),
-                    bucket,
-                    from,
-                    to,
-                })
+                lost_range(bucket, from, to)
             }
-        }
+        };
+        self.close(bucket, Some(trouble));
+        Ok(())
     }
 
     /// Where the log of a bucket starts now, to say what was lost.
@@ -331,7 +335,7 @@ impl<'a> Writing<'a> {
     }
 
     /// No more batches for the lane: it finishes its files and answers.
-    fn close(&mut self, bucket: TableBucket, fault: Option<String>) {
+    fn close(&mut self, bucket: TableBucket, fault: Option<Trouble>) {
         self.source.remove(bucket);
         self.open.remove(&bucket);
         if let Some(fault) = fault {
@@ -344,17 +348,11 @@ impl<'a> Writing<'a> {
     fn cut_short(&mut self, round: &mut Round<CommitMessage>, reason: Cut) -> Result<()> {
         round.cut(reason);
         self.cut = true;
-        let silent = |lane: &OpenLane| lane.next == lane.split.start && reason == Cut::Duration;
-        let open: Vec<_> = self
-            .open
-            .iter()
-            .map(|(bucket, lane)| (*bucket, silent(lane)))
-            .collect();
-        for (bucket, silent) in open {
-            self.close(
-                bucket,
-                silent.then(|| "nothing came in the time of the round".to_owned()),
-            );
+        for (bucket, lane) in std::mem::take(&mut self.open) {
+            let silent = lane.next == lane.split.start && reason == Cut::Duration;
+            let unsaid = || Trouble::passing("nothing came in the time of the round");
+            let fault = lane.trouble.or_else(|| silent.then(unsaid));
+            self.close(bucket, fault);
         }
         for split in std::mem::take(&mut self.waiting) {
             round.add(SplitResult::nothing(split.bucket))?;
@@ -369,7 +367,11 @@ impl<'a> Writing<'a> {
     ) -> Result<()> {
         let (bucket, result) = ended.map_err(|error| self.panicked(&error))?;
         let mut result = result?;
-        result.fault = self.faults.remove(&bucket);
+        if result.fault.is_some() {
+            // It came upon a batch that does not decode, and reads no more.
+            self.close(bucket, None);
+        }
+        result.fault = result.fault.or_else(|| self.faults.remove(&bucket));
         // A lane may only end by itself once it is closed.
         assert!(
             !self.open.contains_key(&bucket),
@@ -400,6 +402,11 @@ impl<'a> Writing<'a> {
     fn path(&self) -> weir_protocol::ids::TablePath {
         self.lake.path().clone()
     }
+}
+
+/// Offsets that the lake lacks and the log no longer holds.
+fn lost_range(bucket: TableBucket, from: LogOffset, to: LogOffset) -> Trouble {
+    Trouble::lasting(Error::LostRange { bucket, from, to }.to_string())
 }
 
 fn record_count(batch: &LogBatch) -> u64 {

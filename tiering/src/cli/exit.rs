@@ -3,6 +3,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+pub use crate::error::sentence;
+
 /// Why a command did not do what it was asked: one sentence for the user, and an exit code.
 #[derive(Debug)]
 pub struct Failure {
@@ -68,20 +70,6 @@ impl Failure {
             Kind::TryAgain => 75,
         })
     }
-}
-
-/// An error and its causes in one line, each said once.
-pub fn sentence(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 impl fmt::Display for Failure {

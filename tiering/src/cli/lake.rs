@@ -8,7 +8,7 @@ use weir_lake_format::{Filter, Partition, Snapshot, Split, Table, TableSchema, c
 
 use super::connect::lake_table;
 use super::exit::{Failure, Outcome};
-use super::output::{Align, Columns, count, print, print_json, size};
+use super::output::{Align, Columns, count, print, print_json, print_on, size};
 use super::{LakeCat, LakeCommand, LakeTable, LakeTarget};
 
 /// Runs a subcommand.
@@ -297,13 +297,8 @@ async fn cat(arguments: LakeCat) -> Outcome {
             left -= batch.num_rows();
             let lines =
                 canonical_json::rows_by_precision(&batch, &fields).map_err(Failure::error)?;
-            print(
-                &lines
-                    .into_iter()
-                    .map(|line| line + "\n")
-                    .collect::<String>(),
-            )?;
-            if left == 0 {
+            let text: String = lines.into_iter().map(|line| line + "\n").collect();
+            if !print_on(&text)? || left == 0 {
                 return Ok(());
             }
         }

@@ -89,11 +89,21 @@ impl Columns {
 /// # Errors
 /// If standard output can't be written.
 pub fn print(text: &str) -> Outcome {
-    match io::stdout().write_all(text.as_bytes()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(Failure::failed(format!(
+    print_on(text).map(drop)
+}
+
+/// As [`print()`]; says whether someone still reads, for commands that have much more to print.
+///
+/// # Errors
+/// If standard output can't be written.
+pub fn print_on(text: &str) -> Outcome<bool> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::failed(format!(
             "can't write to standard output: {error}"
         ))),
-        _ => Ok(()),
     }
 }
 
@@ -104,6 +114,20 @@ pub fn print(text: &str) -> Outcome {
 pub fn print_json(value: &impl Serialize) -> Outcome {
     let text = serde_json::to_string_pretty(value).map_err(Failure::error)?;
     print(&(text + "\n"))
+}
+
+/// Standard error that may be closed: what can't be written there is lost, and nothing else.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct QuietStderr;
+
+impl Write for QuietStderr {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        Ok(io::stderr().write(bytes).unwrap_or(bytes.len()))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A count with separators: `1,234,567`.

@@ -137,6 +137,7 @@ fn document(table: &Table) -> serde_json::Value {
         "lake_snapshot": table.lake_snapshot,
         "last_round": table.last_round.as_ref().map(round_document),
         "last_error": table.last_error,
+        "failing_buckets": table.failing_buckets,
     })
 }
 

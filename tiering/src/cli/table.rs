@@ -272,10 +272,12 @@ fn log_text(buckets: usize, starts: i64, ends: i64) -> String {
     let (starts, ends) = (count(starts), count(ends));
     match buckets {
         0 => "rows in log 0 (no partition yet)\n".to_owned(),
-        1 => format!("rows in log {rows} (offsets {starts} to {ends})\n"),
+        1 => {
+            format!("rows in log {rows} (offsets {starts} to {ends}, gaps of a repair included)\n")
+        }
         _ => format!(
             "rows in log {rows} (sums over {buckets} buckets: ends {ends}, starts {starts}; \
-             --json has those of each)\n"
+             gaps of a repair included; --json has those of each)\n"
         ),
     }
 }
@@ -429,7 +431,10 @@ mod tests {
 
     #[test]
     fn sums_over_buckets_are_not_shown_as_offsets() {
-        assert_eq!(log_text(1, 5, 9), "rows in log 4 (offsets 5 to 9)\n");
+        assert_eq!(
+            log_text(1, 5, 9),
+            "rows in log 4 (offsets 5 to 9, gaps of a repair included)\n"
+        );
         let text = log_text(4, 1_000, 3_500);
         assert!(
             text.starts_with("rows in log 2,500 (sums over 4 buckets: "),

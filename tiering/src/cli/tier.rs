@@ -1,6 +1,5 @@
 //! `weir tier`: the daemon with its control API and its page, until it is told to stop.
 
-use std::io::Write as _;
 use std::sync::Arc;
 
 use prometheus_client::registry::Registry;
@@ -12,6 +11,7 @@ use weir_lake_format::open_existing_warehouse;
 
 use super::Tier;
 use super::exit::{Failure, Outcome};
+use super::output::print;
 use super::settings::Settings;
 use super::verify::cluster;
 use crate::config::DaemonConfig;
@@ -124,10 +124,7 @@ pub fn address(listener: &TcpListener) -> Outcome<String> {
 /// # Errors
 /// If standard output can't be written.
 pub fn say_ready(line: &str) -> Outcome {
-    let mut out = std::io::stdout();
-    writeln!(out, "{line}")
-        .and_then(|()| out.flush())
-        .map_err(Failure::error)
+    print(&format!("{line}\n"))
 }
 
 /// What people and machines talk to: control API and page.

@@ -13,6 +13,7 @@ use weir_protocol::client::tiering::{
     LakeProgress as WireProgress, PrepareLakeSnapshot, TieringStats,
 };
 use weir_protocol::client::{self, Client, ClientConfig};
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{BucketId, LogOffset, SchemaId, TableBucket, TableId, TablePath};
 use weir_protocol::proto::DescribeClusterConfigsRequest;
 use weir_protocol::sasl::PlainCredentials;
@@ -20,13 +21,16 @@ use weir_protocol::schema::Schema;
 
 use super::{
     BucketFault, Fetched, Heartbeat, HeartbeatAnswer, HeartbeatEntry, LakeProgress, LogReader,
-    OffsetKind, Refusal, Registration, TableInfo, TieringClient,
+    OffsetKind, Refusal, Registration, TableInfo, TieringClient, Trouble,
 };
 use crate::config::DaemonConfig;
 use crate::enumerate::{BucketGroup, PartitionView};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, sentence};
 use crate::round::{Epochs, Lease};
 use crate::split::Split;
+
+/// How long a bucket in trouble is waited for, before the round goes on without it.
+const BUCKET_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The cluster configuration by which an embedded server of ours names itself.
 const OUR_VERSION: &str = "weir.version";
@@ -261,6 +265,7 @@ impl TieringClient for WireCluster {
             max_bucket_bytes: i32::try_from(max_bytes / 4).unwrap_or(i32::MAX),
             // Checked where batches are decoded, on all processors.
             verify_crc: false,
+            patience: Some(BUCKET_PATIENCE.min(client.config().retry_timeout)),
             ..LogFetcherConfig::default()
         };
         let fetcher = LogFetcher::new(client, path.clone(), table, config);
@@ -329,11 +334,31 @@ impl LogReader for WireReader {
 fn fetched(bucket: FetchedBucket) -> Fetched {
     let fault = bucket.error.map(|error| match error {
         client::Error::OffsetOutOfRange { .. } => BucketFault::OutOfRange,
-        error => BucketFault::Failed(error.to_string()),
+        error => BucketFault::Failed(trouble(&error)),
     });
     Fetched {
         bucket: bucket.bucket,
         batches: bucket.batches,
+        gap_to: bucket.gap_to,
         fault,
+        trouble: bucket.trouble.as_ref().map(trouble),
+    }
+}
+
+/// Trouble of one bucket. A bucket that is gone, or is counted anew, is so for the next plan.
+fn trouble(error: &client::Error) -> Trouble {
+    let planned_anew = matches!(
+        error.code(),
+        Some(
+            ErrorCode::PartitionNotExists
+                | ErrorCode::TableNotExist
+                | ErrorCode::InvalidBucketRouting
+                | ErrorCode::UnknownServerError
+        )
+    );
+    Trouble {
+        reason: sentence(error),
+        code: error.code(),
+        lasting: !error.is_retriable() && !planned_anew,
     }
 }

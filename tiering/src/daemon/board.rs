@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use weir_protocol::ids::{CoordinatorEpoch, TableId, TablePath};
 
 use super::entry::Entry;
-use super::lag::Known;
+use super::lag::{Known, Seen};
 use crate::cluster::{Heartbeat, HeartbeatAnswer, HeartbeatEntry, Refusal, RoundStats};
 use crate::config::RetryConfig;
 use crate::error::{Error, Result, Verdict};
@@ -190,8 +190,11 @@ impl Board {
         }
     }
 
-    /// The coordinator handed out a table.
+    /// The coordinator handed out a table. Another one that had its path is gone, then.
     fn hold(&mut self, lease: Lease) {
+        self.tables.retain(|id, entry| {
+            *id == lease.table || entry.path != lease.path || entry.running.is_some()
+        });
         let entry = self.entry(lease.table, &lease.path);
         entry.path = lease.path.clone();
         entry.last_lease = Some(lease.clone());
@@ -212,7 +215,11 @@ impl Board {
     pub(super) fn due(&mut self, now_ms: i64) -> Vec<Action> {
         let mut free = self.slots.saturating_sub(self.running());
         let mut actions = Vec::new();
-        for entry in self.tables.values_mut() {
+        // Whoever waited longest goes first, so that tables that always have something to do leave
+        // room for the others.
+        let mut waiting: Vec<&mut Entry> = self.tables.values_mut().collect();
+        waiting.sort_by_key(|entry| entry.last_end_ms);
+        for entry in waiting {
             if free == 0 {
                 break;
             }
@@ -257,6 +264,7 @@ impl Board {
             return;
         };
         entry.running = None;
+        entry.last_end_ms = now_ms;
         entry.activity = if entry.lease.is_some() {
             Activity::Held
         } else {
@@ -385,16 +393,27 @@ impl Board {
         Ok(())
     }
 
-    /// What is known of each table that was tiered, for a look at its lag.
+    /// What is known of each table, for a look at its lag.
     pub(super) fn known(&self) -> Vec<Known> {
-        let known = |entry: &Entry| {
-            let report = entry.report.as_ref()?;
-            Some(Known {
+        let known = |(id, entry): (&TableId, &Entry)| Known {
+            table: *id,
+            path: entry.path.clone(),
+            seen: entry.report.as_ref().map(|report| Seen {
                 view: report.view.clone(),
                 lake_ends: report.lake_ends.clone(),
-            })
+            }),
         };
-        self.tables.values().filter_map(known).collect()
+        self.tables.iter().map(known).collect()
+    }
+
+    /// The cluster says that there is no table of this id any more: forgets it. Answers what is left
+    /// to do; a running round is cancelled, and its end finds the table forgotten.
+    pub(super) fn gone(&mut self, table: TableId) -> Option<Action> {
+        let entry = self.tables.remove(&table)?;
+        tracing::info!(table = %entry.path, %table, "the table is gone");
+        self.finished.remove(&table);
+        self.failed.remove(&table);
+        entry.running.map(|_| Action::Cancel(table))
     }
 
     /// Whether the table is still on the board.

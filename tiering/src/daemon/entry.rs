@@ -1,7 +1,10 @@
 //! One table on the daemon's board.
 
+use std::time::Duration;
+
 use weir_protocol::ids::{TableId, TablePath};
 
+use crate::cluster::Trouble;
 use crate::config::RetryConfig;
 use crate::error::{Error, Verdict};
 use crate::round::{Cut, Lease};
@@ -29,11 +32,15 @@ pub(super) struct Entry {
     pub(super) running: Option<Lease>,
     /// Wall time the running round began.
     pub(super) running_since_ms: i64,
+    /// Wall time the last round ended; 0 if none ran.
+    pub(super) last_end_ms: i64,
     pub(super) activity: Activity,
     pub(super) paused_by_user: bool,
     /// A fault that needs a person.
     pub(super) paused_reason: Option<String>,
     pub(super) failures: u32,
+    /// Buckets that the last round could not read.
+    pub(super) failing_buckets: usize,
     pub(super) next_attempt_ms: i64,
     /// A round was asked for; it runs under the last lease if none is held.
     pub(super) demanded: bool,
@@ -52,10 +59,12 @@ impl Entry {
             last_lease: None,
             running: None,
             running_since_ms: 0,
+            last_end_ms: 0,
             activity: Activity::Idle,
             paused_by_user: false,
             paused_reason: None,
             failures: 0,
+            failing_buckets: 0,
             next_attempt_ms: 0,
             demanded: false,
             last_round: None,
@@ -103,35 +112,57 @@ impl Entry {
         retry: &RetryConfig,
         now_ms: i64,
     ) -> bool {
-        let clean = report.faults.is_empty();
-        if clean {
-            self.failures = 0;
-            self.next_attempt_ms = 0;
-            self.last_error = None;
-            self.paused_reason = None;
-        } else {
-            let faults: Vec<String> = report
-                .faults
-                .iter()
-                .map(|(bucket, fault)| format!("{bucket}: {fault}"))
-                .collect();
-            self.trouble(faults.join("; "), retry, now_ms);
+        let trouble = report.trouble();
+        self.failing_buckets = report.faults.len();
+        match &trouble {
+            None => {
+                self.failures = 0;
+                self.next_attempt_ms = 0;
+                self.last_error = None;
+                self.paused_reason = None;
+            }
+            Some(trouble) => self.buckets_failed(trouble, report.freshness, retry, now_ms),
         }
-        if clean && report.cut.is_none() {
+        if trouble.is_none() && report.cut.is_none() {
             self.lag.complete_as_of_ms = Some(report.as_of_ms);
         }
         self.lag.rows = Some(report.left_rows);
         self.lake_snapshot = report.lake_snapshot;
+        let clean = trouble.is_none();
         if report.committed.is_some() {
             self.last_round = Some(summary(&report, now_ms));
+        } else if let Some(trouble) = trouble {
+            self.last_round = Some(self.failed_round(trouble.reason, now_ms));
         }
         self.report = Some(report);
         clean
     }
 
+    /// Some buckets could not be read. The others are waited for no longer than their freshness.
+    fn buckets_failed(
+        &mut self,
+        trouble: &Trouble,
+        freshness: Duration,
+        retry: &RetryConfig,
+        now_ms: i64,
+    ) {
+        let (table, error) = (self.path.to_string(), &trouble.reason);
+        self.trouble(error.clone(), retry, now_ms);
+        if trouble.lasting {
+            tracing::error!(table, error, "table paused: buckets can't be read");
+            self.pause(error.clone(), retry, now_ms);
+        } else {
+            tracing::warn!(table, error, "buckets can't be read");
+            self.paused_reason = None;
+            let freshness = i64::try_from(freshness.as_millis()).unwrap_or(i64::MAX);
+            self.next_attempt_ms = self.next_attempt_ms.min(now_ms.saturating_add(freshness));
+        }
+    }
+
     pub(super) fn failed(&mut self, error: &Error, retry: &RetryConfig, now_ms: i64) {
         let text = error.chain();
         let table = self.path.to_string();
+        self.failing_buckets = 0;
         match error.verdict() {
             Verdict::Drop => {
                 tracing::info!(table, error = text, "round dropped");
@@ -151,22 +182,31 @@ impl Entry {
             Verdict::Pause => {
                 tracing::error!(table, error = text, "table paused");
                 self.trouble(text.clone(), retry, now_ms);
-                self.paused_reason = Some(text.clone());
-                let pause = i64::try_from(retry.max_ms).unwrap_or(i64::MAX);
-                self.next_attempt_ms = now_ms.saturating_add(pause);
+                self.pause(text.clone(), retry, now_ms);
             }
         }
-        self.last_round = Some(RoundSummary {
+        self.last_round = Some(self.failed_round(text, now_ms));
+    }
+
+    fn failed_round(&self, error: String, now_ms: i64) -> RoundSummary {
+        RoundSummary {
             id: String::new(),
             started_ms: self.running_since_ms,
             duration_ms: now_ms.saturating_sub(self.running_since_ms),
-            outcome: RoundOutcome::Failed { error: text },
+            outcome: RoundOutcome::Failed { error },
             buckets: 0,
             rows: 0,
             files: 0,
             bytes: 0,
             cut: None,
-        });
+        }
+    }
+
+    /// A person must act; until then the table is tried only now and then.
+    fn pause(&mut self, reason: String, retry: &RetryConfig, now_ms: i64) {
+        let pause = i64::try_from(retry.max_ms).unwrap_or(i64::MAX);
+        self.paused_reason = Some(reason);
+        self.next_attempt_ms = now_ms.saturating_add(pause);
     }
 
     fn trouble(&mut self, text: String, retry: &RetryConfig, now_ms: i64) {
@@ -209,6 +249,7 @@ impl Entry {
             lag_rows: self.lag.rows,
             lag_seconds,
             lake_snapshot: self.lake_snapshot,
+            failing_buckets: self.failing_buckets,
             last_round: self.last_round.clone(),
             last_error: self.last_error.clone(),
         }

@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
-use weir_protocol::ids::{LogOffset, TableBucket, TableId};
+use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath};
 
 use crate::cluster::{OffsetKind, TieringClient};
 use crate::enumerate::{TableView, bucket_groups};
@@ -17,37 +18,67 @@ const TABLES: usize = 4;
 /// What is known of a table before the look.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
-    /// The table, as its last round saw it.
+    /// The table.
+    pub table: TableId,
+    /// Its path.
+    pub path: TablePath,
+    /// As its last round saw it, if one did.
+    pub seen: Option<Seen>,
+}
+
+/// What a table's last round saw.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    /// The table.
     pub view: TableView,
     /// Per bucket, the end of what the lake holds.
     pub lake_ends: BTreeMap<TableBucket, LogOffset>,
 }
 
-/// Offsets that the lake lacks, per table; tables that can't be looked at now are left out.
+/// What a look found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// So many offsets are missing in the lake.
+    Behind(u64),
+    /// There is no table of that id any more: the cluster says so.
+    Gone,
+}
+
+/// Looks at each table; those that can't be looked at now, or not in time, are left out.
 pub(super) async fn look(
     client: Arc<dyn TieringClient>,
     tables: Vec<Known>,
-) -> Vec<(TableId, u64)> {
+    time: Duration,
+) -> Vec<(TableId, Found)> {
     let client = &client;
     let looks = tables.into_iter().map(|known| async move {
-        let table = known.view.id;
-        look_at(client.as_ref(), known)
-            .await
-            .ok()
-            .map(|rows| (table, rows))
+        let table = known.table;
+        let found = look_at(client.as_ref(), known).await.ok().flatten();
+        found.map(|found| (table, found))
     });
     stream::iter(looks)
         .buffer_unordered(TABLES)
         .filter_map(std::future::ready)
+        .take_until(tokio::time::sleep(time))
         .collect()
         .await
 }
 
-async fn look_at(client: &dyn TieringClient, known: Known) -> Result<u64> {
-    let Known {
+async fn look_at(client: &dyn TieringClient, known: Known) -> Result<Option<Found>> {
+    // Asked first: offsets of a table that is gone are asked for again and again.
+    match client.table_info(&known.path).await {
+        Ok(info) if info.id != known.table => return Ok(Some(Found::Gone)),
+        Err(error) if error.is_table_gone() => return Ok(Some(Found::Gone)),
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    let Some(Seen {
         mut view,
         lake_ends,
-    } = known;
+    }) = known.seen
+    else {
+        return Ok(None);
+    };
     if view.partitions.is_some() {
         view.partitions = Some(client.partitions(&view.path).await?);
     }
@@ -64,5 +95,5 @@ async fn look_at(client: &dyn TieringClient, known: Known) -> Result<u64> {
             rows = rows.saturating_add(u64::try_from(latest.0.saturating_sub(end)).unwrap_or(0));
         }
     }
-    Ok(rows)
+    Ok(Some(Found::Behind(rows)))
 }

@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use weir_protocol::ids::TableId;
 
 use super::board::{Action, Board};
-use super::lag::{self, Known};
+use super::lag::{self, Found, Known};
 use super::{Command, Running};
 use crate::cluster::{Heartbeat, HeartbeatAnswer};
 use crate::committer::{Committers, EpochFence};
@@ -42,7 +42,7 @@ pub(super) struct Ends {
     pub stop: CancellationToken,
 }
 
-type Looked = (i64, Vec<(TableId, u64)>);
+type Looked = (i64, Vec<(TableId, Found)>);
 
 /// A heartbeat and what came of it.
 #[derive(Debug)]
@@ -215,12 +215,13 @@ impl DaemonTask {
         self.running.remove(&lease.table);
         let (table, now_ms) = (lease.path.to_string(), self.now_ms());
         match &result {
+            // A table that was forgotten meanwhile is not shown again.
+            _ if !self.board.knows(lease.table) => {}
             Ok(report) => self.metrics.round(&table, report, now_ms),
             Err(_) => self.metrics.round_failed(&table),
         }
         self.board.ended(&lease, result, now_ms);
         if !self.board.knows(lease.table) {
-            self.metrics.forget(&table);
             self.committers.forget(lease.table);
         }
         // The coordinator hears of it at once, and may have the next table.
@@ -358,18 +359,23 @@ impl DaemonTask {
         let client = Arc::clone(&self.resources.client);
         let as_of_ms = self.now_ms();
         let timeout = self.config.rpc_timeout();
-        self.looks.spawn(async move {
-            let found = tokio::time::timeout(timeout, lag::look(client, known)).await;
-            (as_of_ms, found.unwrap_or_default())
-        });
+        self.looks
+            .spawn(async move { (as_of_ms, lag::look(client, known, timeout).await) });
     }
 
     fn looked(&mut self, looked: Result<Looked, JoinError>) {
         self.next_look = Instant::now() + Duration::from_millis(self.config.lag_ms);
         match looked {
-            Ok((as_of_ms, rows)) => {
-                for (table, rows) in rows {
-                    self.board.lagged(table, rows, as_of_ms);
+            Ok((as_of_ms, found)) => {
+                for (table, found) in found {
+                    match found {
+                        Found::Behind(rows) => self.board.lagged(table, rows, as_of_ms),
+                        Found::Gone => {
+                            let action = self.board.gone(table);
+                            self.act(action.into_iter().collect());
+                            self.committers.forget(table);
+                        }
+                    }
                 }
             }
             Err(error) => tracing::error!(%error, "a look at lag panicked"),

@@ -185,3 +185,115 @@ async fn a_broken_table_does_not_keep_the_daemon_from_stopping() {
         "it was given back"
     );
 }
+
+#[tokio::test]
+async fn a_dropped_table_leaves_status_and_metrics_and_a_new_one_of_its_name_stands_alone() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().offer(&world.path);
+    let runner = world.process(&Faults::default());
+    let components = Components {
+        client: runner.resources.client,
+        warehouse: runner.warehouse,
+        clock: Arc::new(SystemClock),
+    };
+    let mut registry = Registry::default();
+    let handle = Daemon::start_with(config(), components, &mut registry).unwrap();
+    until(&handle, committed).await;
+    let metrics = || {
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+        text
+    };
+    assert!(metrics().contains("table=\"d.t\""), "{}", metrics());
+    let mut table = world
+        .cluster
+        .state
+        .lock()
+        .tables
+        .remove(&world.path)
+        .unwrap();
+    // Whoever looks keeps the daemon looking.
+    let ids = |statuses: &[TableStatus]| statuses.iter().map(|s| s.table_id.0).collect::<Vec<_>>();
+    let wait = async |wanted: &[i64]| {
+        let mut statuses = handle.watch();
+        let found = statuses.wait_for(|statuses| ids(statuses) == wanted);
+        let found = tokio::time::timeout(Duration::from_secs(20), found).await;
+        found.expect("not in time").unwrap();
+    };
+    wait(&[]).await;
+    assert!(!metrics().contains("table=\"d.t\""), "{}", metrics());
+    table.info.id = TableId(8);
+    table.logs.clear();
+    {
+        let mut state = world.cluster.state.lock();
+        state.tables.insert(world.path.clone(), table);
+        state.offer(&world.path);
+    }
+    wait(&[8]).await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_table_whose_writes_fail_leaves_another_its_freshness() {
+    let mut world = World::new(Shape::plain(1)).await;
+    let small = world.path.clone();
+    world.add_table("big", TableId(6)).await;
+    let big = world.path.clone();
+    let of_big = weir_protocol::ids::TableBucket {
+        table: TableId(6),
+        ..bucket(None, 0)
+    };
+    for _ in 0..50 {
+        world.append(of_big, 100);
+    }
+    let faults = Faults::default();
+    faults.refuse("d.db/big/bucket-0");
+    {
+        let mut state = world.cluster.state.lock();
+        state.auto = true;
+        state.offer(&big);
+        state.offer(&small);
+    }
+    let runner = world.process(&faults);
+    let components = Components {
+        client: runner.resources.client,
+        warehouse: runner.warehouse,
+        clock: Arc::new(SystemClock),
+    };
+    // One slot for both.
+    let config = DaemonConfig {
+        tables: 1,
+        ..config()
+    };
+    let handle = Daemon::start_with(config, components, &mut Registry::default()).unwrap();
+    let of = |statuses: &[TableStatus], path: &TablePath| {
+        statuses.iter().find(|status| status.path == *path).cloned()
+    };
+    let failures = |status: &TableStatus| match status.state {
+        TableState::Retrying { failures, .. } => failures,
+        _ => 0,
+    };
+    world.path = small.clone();
+    for snapshot in 1..=5 {
+        world.append(bucket(None, 0), 1);
+        let mut statuses = handle.watch();
+        let tiered = statuses.wait_for(|statuses| {
+            let tiered = of(statuses, &small).and_then(|status| status.lake_snapshot);
+            let failed = of(statuses, &big).map_or(0, |status| failures(&status));
+            // As often as the small one is tiered, the big one has failed.
+            tiered >= Some(snapshot) && i64::from(failed) >= snapshot
+        });
+        let tiered = tokio::time::timeout(Duration::from_secs(20), tiered).await;
+        drop(tiered.expect("not in time").unwrap());
+        handle.status();
+    }
+    let status = of(&handle.status(), &small).unwrap();
+    assert_eq!(
+        (status.state, status.last_error),
+        (TableState::Healthy, None)
+    );
+    let error = of(&handle.status(), &big).unwrap().last_error.unwrap();
+    assert!(error.contains("d.db/big/bucket-0"), "{error}");
+    handle.shutdown().await;
+}

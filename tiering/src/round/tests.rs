@@ -134,7 +134,7 @@ fn an_uncut_split_must_reach_its_stop() {
 fn a_bucket_with_a_fault_keeps_the_others_progress() {
     let mut round = writing(vec![split(0, 0, 5), split(1, 0, 5)]);
     round.add(result(0, Some(5), 5)).unwrap();
-    let fault = Some("no answer".to_owned());
+    let fault = Some(Trouble::passing("no answer"));
     round
         .add(SplitResult {
             fault,
@@ -142,7 +142,10 @@ fn a_bucket_with_a_fault_keeps_the_others_progress() {
         })
         .unwrap();
     let committable = round.commit().unwrap();
-    assert_eq!(committable.faults, [(bucket(1), "no answer".to_owned())]);
+    assert_eq!(
+        committable.faults,
+        [(bucket(1), Trouble::passing("no answer"))]
+    );
     assert_eq!(committable.ranges.len(), 1);
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::cluster::Trouble;
 use crate::committer::OFFSETS;
 use crate::testing::world::{Shape, World, bucket};
 use crate::testing::{Fault, Faults};
@@ -278,11 +279,100 @@ async fn a_log_that_lost_what_the_lake_lacks_is_an_error_that_names_the_range() 
         log.start = 7;
         log.batches.drain(..2);
     }
-    let error = world.round().await.unwrap_err();
-    let Error::LostRange { from, to, .. } = error else {
-        panic!("{error}")
+    world.append(bucket(None, 0), 3);
+    let report = world.round().await.unwrap();
+    let trouble = report.trouble().unwrap();
+    assert_eq!(
+        trouble,
+        Trouble::lasting(
+            "bucket 1: the log goes on at 7, and the lake lacks 2..7: these rows are lost"
+        )
+    );
+    // The other bucket is in the lake, the lost range is never stepped over.
+    assert_eq!((report.buckets, report.left_rows), (1, 15));
+    let report = world.round().await.unwrap();
+    assert_eq!((report.committed, report.faults.len()), (None, 1));
+}
+
+#[tokio::test]
+async fn a_bucket_whose_reads_fail_is_named_with_the_servers_words_and_the_others_go_on() {
+    let words = "LOG_STORAGE_EXCEPTION (10): 00000.log: damaged at byte 77";
+    let name = format!("FETCH_LOG: {}: {words}", bucket(Some(32), 1));
+    // Tried again by itself until the round is over, or given up by the reader.
+    for again in [true, false] {
+        let mut shape = Shape::plain(2);
+        shape.partitions = Some(vec![(31, None), (32, None)]);
+        let mut world = World::new(shape).await;
+        for (partition, b) in [(31, 0), (31, 1), (32, 0), (32, 1)] {
+            world.append(bucket(Some(partition), b), 4);
+        }
+        let trouble = Trouble::passing(&name);
+        {
+            let mut state = world.cluster.state.lock();
+            let place = if again {
+                &mut state.troubled
+            } else {
+                &mut state.failing
+            };
+            place.insert(bucket(Some(32), 1), trouble);
+        }
+        let mut runner = world.process(&Faults::default());
+        runner.limits.max_duration = Some(Duration::from_millis(300));
+        let lease = world.next_lease();
+        let report = runner
+            .run(lease, &RoundSignals::default(), &|_| {})
+            .await
+            .unwrap();
+        assert_eq!((report.buckets, report.left_rows), (3, 4));
+        assert_eq!(report.committed.as_ref().unwrap().rows, 12);
+        let trouble = report.trouble().unwrap();
+        assert_eq!(
+            trouble.reason,
+            format!("partition p32 bucket 1: FETCH_LOG: {words}")
+        );
+        {
+            let mut state = world.cluster.state.lock();
+            state.troubled.clear();
+            state.failing.clear();
+        }
+        world.recover().await;
+        world.check(true).await;
+    }
+}
+
+#[tokio::test]
+async fn a_batch_that_does_not_decode_ends_its_bucket_alone_and_is_never_stepped_over() {
+    let mut world = World::new(Shape::plain(2)).await;
+    for _ in 0..3 {
+        world.append(bucket(None, 0), 4);
+        world.append(bucket(None, 1), 4);
+    }
+    let whole = {
+        let mut state = world.cluster.state.lock();
+        let table = state.tables.get_mut(&world.path).unwrap();
+        let batch = &mut table.logs.get_mut(&bucket(None, 1)).unwrap().batches[1];
+        let whole = batch.clone();
+        let mut bytes = batch.to_vec();
+        *bytes.last_mut().unwrap() ^= 1;
+        *batch = bytes.into();
+        whole
     };
-    assert_eq!((from, to), (LogOffset(2), LogOffset(7)));
+    for rows in [12 + 4, 0] {
+        let report = world.round().await.unwrap();
+        assert_eq!(report.committed.as_ref().map_or(0, |c| c.rows), rows);
+        let trouble = report.trouble().unwrap();
+        assert!(trouble.lasting, "{trouble:?}");
+        let expected = "bucket 1: d.t: the log of table 7 bucket 1 does not decode at offset 4: ";
+        assert!(trouble.reason.starts_with(expected), "{trouble:?}");
+        assert_eq!(report.left_rows, 8);
+    }
+    {
+        let mut state = world.cluster.state.lock();
+        let table = state.tables.get_mut(&world.path).unwrap();
+        table.logs.get_mut(&bucket(None, 1)).unwrap().batches[1] = whole;
+    }
+    world.recover().await;
+    world.check(true).await;
 }
 
 #[tokio::test]

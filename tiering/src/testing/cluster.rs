@@ -1,7 +1,7 @@
 //! A cluster in memory: tables with logs, offsets files, registered lake snapshots, and a
 //! coordinator that hands out tables.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use weir_protocol::schema::Schema;
 use super::Faults;
 use crate::cluster::{
     BucketFault, Fetched, Heartbeat, HeartbeatAnswer, LakeProgress, LogReader, OffsetKind, Refusal,
-    Registration, TableInfo, TieringClient,
+    Registration, TableInfo, TieringClient, Trouble,
 };
 use crate::enumerate::{BucketGroup, PartitionView};
 use crate::error::{Error, Result};
@@ -63,6 +63,10 @@ pub(crate) struct State {
     pub prepared: Vec<BTreeMap<TableBucket, LogOffset>>,
     /// Buckets that give no answer to reads.
     pub mute: Vec<TableBucket>,
+    /// Buckets whose reads fail, again and again.
+    pub troubled: BTreeMap<TableBucket, Trouble>,
+    /// Buckets whose reads fail for the rest of a round.
+    pub failing: BTreeMap<TableBucket, Trouble>,
     /// A finished table is handed out again, if its log has grown.
     pub auto: bool,
 }
@@ -346,6 +350,7 @@ impl TieringClient for FakeCluster {
             cluster,
             path,
             positions,
+            told: BTreeSet::new(),
             max_bytes,
         }))
     }
@@ -355,10 +360,29 @@ impl TieringClient for FakeCluster {
     }
 }
 
+fn nothing(bucket: TableBucket) -> Fetched {
+    Fetched {
+        bucket,
+        batches: Vec::new(),
+        gap_to: None,
+        fault: None,
+        trouble: None,
+    }
+}
+
+fn ended(bucket: TableBucket, fault: BucketFault) -> Fetched {
+    Fetched {
+        fault: Some(fault),
+        ..nothing(bucket)
+    }
+}
+
 struct FakeReader {
     cluster: FakeCluster,
     path: TablePath,
     positions: BTreeMap<TableBucket, (i64, i64)>,
+    /// Buckets whose trouble was told.
+    told: BTreeSet<TableBucket>,
     max_bytes: u64,
 }
 
@@ -378,19 +402,15 @@ impl LogReader for FakeReader {
             // As the protocol's client: there is nothing to wait for.
             return Vec::new();
         }
-        let failed = |reason: &str| BucketFault::Failed(reason.to_owned());
+        let failed = |reason: &str| BucketFault::Failed(Trouble::passing(reason));
         let Ok(after) = self.cluster.faults.before("fetch").await else {
             // All buckets of the answer fail; those of the other leaders would not.
             let positions = std::mem::take(&mut self.positions);
-            let fault = |bucket| Fetched {
-                bucket,
-                batches: vec![],
-                fault: Some(failed("lost")),
-            };
+            let fault = |bucket| ended(bucket, failed("lost"));
             return positions.into_keys().map(fault).collect();
         };
         let mut fetched = Vec::new();
-        let mut ended = Vec::new();
+        let mut gone = Vec::new();
         // Taken over only when the answer is given: a cancelled poll loses nothing.
         let mut positions = self.positions.clone();
         {
@@ -400,28 +420,32 @@ impl LogReader for FakeReader {
                 if room <= 0 || state.mute.contains(bucket) {
                     continue;
                 }
+                if let Some(trouble) = state.troubled.get(bucket) {
+                    if self.told.insert(*bucket) {
+                        fetched.push(Fetched {
+                            trouble: Some(trouble.clone()),
+                            ..nothing(*bucket)
+                        });
+                    }
+                    continue;
+                }
+                if let Some(trouble) = state.failing.get(bucket) {
+                    gone.push(*bucket);
+                    fetched.push(ended(*bucket, BucketFault::Failed(trouble.clone())));
+                    continue;
+                }
                 let log = state
                     .tables
                     .get(&self.path)
                     .and_then(|table| table.logs.get(bucket));
                 let Some(log) = log else {
-                    ended.push(*bucket);
-                    let fault = Some(failed("the bucket is gone"));
-                    fetched.push(Fetched {
-                        bucket: *bucket,
-                        batches: vec![],
-                        fault,
-                    });
+                    gone.push(*bucket);
+                    fetched.push(ended(*bucket, failed("the bucket is gone")));
                     continue;
                 };
                 if *next < log.start {
-                    ended.push(*bucket);
-                    let fault = Some(BucketFault::OutOfRange);
-                    fetched.push(Fetched {
-                        bucket: *bucket,
-                        batches: vec![],
-                        fault,
-                    });
+                    gone.push(*bucket);
+                    fetched.push(ended(*bucket, BucketFault::OutOfRange));
                     continue;
                 }
                 let mut found: Vec<LogBatch> = Vec::new();
@@ -434,20 +458,29 @@ impl LogReader for FakeReader {
                     *next = batch.next_offset().0;
                     found.push(batch);
                     if *next >= *stop {
-                        ended.push(*bucket);
+                        gone.push(*bucket);
                         break;
                     }
                 }
-                if !found.is_empty() {
+                if found.is_empty() && *next < log.end {
+                    *next = log.end;
+                    if *next >= *stop {
+                        gone.push(*bucket);
+                    }
+                    let gap_to = Some(LogOffset(log.end.min(*stop)));
                     fetched.push(Fetched {
-                        bucket: *bucket,
+                        gap_to,
+                        ..nothing(*bucket)
+                    });
+                } else if !found.is_empty() {
+                    fetched.push(Fetched {
                         batches: found,
-                        fault: None,
+                        ..nothing(*bucket)
                     });
                 }
             }
         }
-        for bucket in ended {
+        for bucket in gone {
             positions.remove(&bucket);
         }
         let lost = self.cluster.faults.after(after).await.is_err();

@@ -27,7 +27,7 @@ use weir_protocol::record::{BatchIdentity, batches};
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
 use super::Faults;
-use super::cluster::{FakeCluster, FakeTable};
+use super::cluster::{FakeCluster, FakeTable, Log};
 use super::store::FaultyStore;
 use crate::cluster::TableInfo;
 use crate::committer::{self, COMMIT_USER, Committers, EpochFence};
@@ -192,6 +192,30 @@ impl World {
 
     fn root(&self) -> Path {
         table_path(&Path::from("lake"), &self.path.database, &self.path.table).unwrap()
+    }
+
+    /// A second table as this one was made, with nothing in it; `path` names it from now on.
+    pub(crate) async fn add_table(&mut self, name: &str, id: TableId) {
+        let schema = self.lake().await.latest_schema().await.unwrap();
+        let mut table = self.cluster.state.lock().tables[&self.path].clone();
+        table.info.id = id;
+        table.logs.clear();
+        table.registered.clear();
+        self.path = TablePath::new("d", name);
+        {
+            let mut state = self.cluster.state.lock();
+            state.tables.insert(self.path.clone(), table);
+        }
+        Table::create(Arc::clone(&self.store) as _, self.root(), &schema)
+            .await
+            .unwrap();
+    }
+
+    /// The log of a bucket.
+    pub(crate) fn edit_log(&self, bucket: TableBucket, edit: impl FnOnce(&mut Log)) {
+        let mut state = self.cluster.state.lock();
+        let table = state.tables.get_mut(&self.path).unwrap();
+        edit(table.logs.get_mut(&bucket).unwrap());
     }
 
     /// The lake table, without faults.

@@ -1,39 +1,26 @@
-//! Rows of the lake and rows of the log as multisets: equal sums of the hashes of their canonical texts.
+//! Rows of the lake and rows of the log as multisets: equal sums of the hashes of their canonical
+//! texts. Compared are the offsets that the log still holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher as _};
-use std::sync::Arc;
-use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use futures::TryStreamExt as _;
-use weir_lake_format::{Partition, Split as LakeSplit, canonical_json};
-use weir_protocol::ids::{LogOffset, TableBucket, TotalBuckets};
-use weir_protocol::record::LogBatch;
+use weir_lake_format::{DataFileMeta, Partition, Split as LakeSplit, canonical_json};
+use weir_protocol::ids::{LogOffset, TableBucket};
 
-use super::{Finding, LakeBucket, Step, lake_bucket};
-use crate::align::Position;
-use crate::cluster::{BucketFault, OffsetKind, TableInfo, TieringClient};
-use crate::enumerate::{TableView, bucket_groups};
-use crate::error::{Error, Result};
+use super::logs::{Damaged, LogExtent, LogRead, Logs, unreadable};
+use super::{Finding, Gone, LakeBucket, Step, lake_bucket};
+use crate::error::{Result, sentence};
 use crate::lake_table::LakeTable;
 use crate::ranges::BucketRange;
-use crate::split::Split;
-use crate::worker::decode::decode;
-use crate::worker::schemas::Schemas;
 
-/// About what one read of the log brings.
-const FETCH_BYTES: u64 = 8 << 20;
-/// The most bytes of rows that one batch may decode to.
-const MAX_BATCH_BYTES: u64 = 256 << 20;
-/// The longest wait of one read.
-const MAX_WAIT: Duration = Duration::from_millis(500);
-/// Reads in a row that may bring nothing before the log counts as stuck.
-const EMPTY_READS: u32 = 120;
+/// Files that a finding names.
+const FILES_NAMED: usize = 3;
 
 /// A multiset of rows: their number, and the sum of their 128-bit hashes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Multiset {
+pub(super) struct Multiset {
     rows: i64,
     sum: u128,
 }
@@ -49,140 +36,246 @@ impl Multiset {
         self.rows += 1;
         self.sum = self.sum.wrapping_add((half(0) << 64) | half(1));
     }
+
+    fn add_all(&mut self, other: Self) {
+        self.rows += other.rows;
+        self.sum = self.sum.wrapping_add(other.sum);
+    }
+
+    /// Adds rows in the lake's columns.
+    pub(super) fn add_rows(&mut self, batch: &RecordBatch, lake: &LakeTable) -> Result<()> {
+        let lines = canonical_json::rows(batch, &lake.schema.fields);
+        for line in lines.map_err(|error| lake.error(error))? {
+            self.add(&line);
+        }
+        Ok(())
+    }
 }
 
 /// What a comparison needs.
 pub(super) struct Comparison<'a> {
-    pub client: &'a Arc<dyn TieringClient>,
-    pub info: &'a Arc<TableInfo>,
-    pub lake: &'a Arc<LakeTable>,
+    pub logs: Logs<'a>,
+    pub extents: &'a BTreeMap<TableBucket, LogExtent>,
     pub partitions: &'a BTreeMap<Vec<u8>, (String, Partition)>,
 }
 
-/// A bucket of the log, with the offsets that are compared.
+/// What was compared, and what could not be.
+#[derive(Debug, Default)]
+pub(super) struct Compared {
+    pub rows: i64,
+    pub gone: BTreeMap<LakeBucket, Gone>,
+}
+
+/// What the log of a bucket gave for the ranges of all steps.
 #[derive(Debug)]
-struct LogPart {
-    bucket: TableBucket,
-    partition: Option<String>,
-    total_buckets: TotalBuckets,
-    ranges: Vec<(LogOffset, LogOffset)>,
+struct BucketRead {
+    /// Snapshot, start, end; as the sums.
+    ranges: Vec<(i64, LogOffset, LogOffset)>,
+    read: LogRead,
+}
+
+/// Which rows of a lake bucket's new files are compared.
+#[derive(Debug)]
+enum Keep {
+    All,
+    /// All but those of these offsets; the first row has offset `first`.
+    But {
+        first: LogOffset,
+        missing: Vec<(LogOffset, LogOffset)>,
+    },
+    /// None: which rows belong to which offsets is not known.
+    Nothing,
+}
+
+/// What the logs have of a step's part of a lake bucket.
+#[derive(Debug, Default)]
+struct Gathered<'p> {
+    log: Multiset,
+    /// Offsets that they lack.
+    missing: Vec<(LogOffset, LogOffset)>,
+    /// How many offsets of each range they hold.
+    beside: Vec<(&'p BucketRange, i64)>,
+    is_damaged: bool,
+}
+
+/// A step's part of a lake bucket.
+struct Part<'a> {
+    step: &'a Step,
+    name: LakeBucket,
+    ranges: Vec<BucketRange>,
 }
 
 impl Comparison<'_> {
-    /// Compares all ranges that the log still holds; returns how many rows were compared.
+    /// Compares all ranges as far as the log still holds them, but for those that are known to be
+    /// wrong.
     pub(super) async fn run(
         &self,
         steps: &[Step],
         skipped: &BTreeSet<(i64, LakeBucket)>,
         findings: &mut Vec<Finding>,
-    ) -> Result<i64> {
-        let starts = self.log_starts().await?;
-        let mut lake = BTreeMap::<LakeBucket, Multiset>::new();
-        let mut parts = BTreeMap::<LakeBucket, BTreeMap<TableBucket, LogPart>>::new();
+    ) -> Result<Compared> {
+        let reads = self.read_logs(steps, findings).await?;
+        let mut compared = Compared::default();
         for step in steps {
-            for (name, ranges) in by_lake_bucket(self.lake, step) {
-                let held = |range: &BucketRange| {
-                    let start = starts.get(&self.log_bucket(range)).map(|(start, _)| *start);
-                    start.is_some_and(|start| range.start >= start)
-                };
-                let known_wrong = skipped.contains(&(step.snapshot, name.clone()));
-                if known_wrong || !ranges.iter().all(held) {
+            for (name, ranges) in by_lake_bucket(self.logs.lake, step) {
+                if skipped.contains(&(step.snapshot, name.clone())) {
                     continue;
                 }
-                let files = step.files.get(&name).cloned().unwrap_or_default();
-                let sum = lake.entry(name.clone()).or_default();
-                self.add_lake_rows(&name, files, sum).await?;
-                let logs = parts.entry(name).or_default();
-                for range in ranges {
-                    let bucket = self.log_bucket(&range);
-                    let Some((_, total_buckets)) = starts.get(&bucket) else {
-                        continue;
-                    };
-                    let part = logs.entry(bucket).or_insert_with(|| LogPart {
-                        bucket,
-                        partition: range.partition.clone(),
-                        total_buckets: *total_buckets,
-                        ranges: Vec::new(),
-                    });
-                    part.ranges.push((range.start, range.end));
-                }
-            }
-        }
-        let mut compared = 0;
-        for (name, logs) in parts {
-            let mut log = Multiset::default();
-            for part in logs.into_values() {
-                self.add_log_rows(part, &mut log).await?;
-            }
-            let lake = lake.get(&name).copied().unwrap_or_default();
-            compared += log.rows;
-            if lake != log {
-                let reason = if lake.rows == log.rows {
-                    format!("its {} rows are not those of the log", log.rows)
-                } else {
-                    format!("it holds {} rows, the log {}", lake.rows, log.rows)
-                };
-                findings.push(Finding {
-                    bucket: Some(name),
-                    snapshot: None,
-                    reason,
-                });
+                let part = Part { step, name, ranges };
+                findings.extend(self.compare(&part, &reads, &mut compared).await?);
             }
         }
         Ok(compared)
     }
 
+    /// Reads the logs once, each from its first wanted offset to its last. A damaged log is a
+    /// finding and has no entry.
+    async fn read_logs(
+        &self,
+        steps: &[Step],
+        findings: &mut Vec<Finding>,
+    ) -> Result<BTreeMap<TableBucket, BucketRead>> {
+        let mut wanted = BTreeMap::<TableBucket, Vec<(i64, LogOffset, LogOffset)>>::new();
+        for step in steps {
+            for range in step.ranges.iter().filter(|range| range.start < range.end) {
+                let bucket = self.log_bucket(range);
+                let ranges = wanted.entry(bucket).or_default();
+                ranges.push((step.snapshot, range.start, range.end));
+            }
+        }
+        let mut reads = BTreeMap::new();
+        for (bucket, mut ranges) in wanted {
+            let Some(extent) = self.extents.get(&bucket) else {
+                continue;
+            };
+            ranges.sort_unstable_by_key(|(_, start, end)| (*end, *start));
+            let offsets: Vec<_> = ranges.iter().map(|(_, s, e)| (*s, *e)).collect();
+            match self.logs.read(bucket, extent, &offsets).await? {
+                Ok(read) => drop(reads.insert(bucket, BucketRead { ranges, read })),
+                Err(Damaged(said)) => {
+                    findings.push(unreadable(extent.name(bucket), bucket, &said));
+                }
+            }
+        }
+        Ok(reads)
+    }
+
     fn log_bucket(&self, range: &BucketRange) -> TableBucket {
         TableBucket {
-            table: self.info.id,
+            table: self.logs.info.id,
             partition: range.partition_id,
             bucket: range.bucket,
         }
     }
 
-    /// Where the log of each bucket begins, with its partition's own bucket count; dropped
-    /// partitions have none.
-    async fn log_starts(&self) -> Result<BTreeMap<TableBucket, (LogOffset, TotalBuckets)>> {
-        let path = self.lake.path();
-        let partitions = if self.info.partition_keys.is_empty() {
-            None
-        } else {
-            Some(self.client.partitions(path).await?)
+    async fn compare(
+        &self,
+        part: &Part<'_>,
+        reads: &BTreeMap<TableBucket, BucketRead>,
+        compared: &mut Compared,
+    ) -> Result<Option<Finding>> {
+        let Gathered {
+            log,
+            missing,
+            beside,
+            is_damaged,
+        } = self.gather(part, reads, compared);
+        let files = part.step.files.get(&part.name);
+        let files = files.cloned().unwrap_or_default();
+        let keep = match &part.ranges[..] {
+            _ if is_damaged => Keep::Nothing,
+            _ if missing.is_empty() => Keep::All,
+            [range] if is_in_order(range, &files) => Keep::But {
+                first: range.start,
+                missing,
+            },
+            _ => Keep::Nothing,
         };
-        let view = TableView {
-            path: path.clone(),
-            id: self.info.id,
-            bucket_count: self.info.bucket_count,
-            bucket_layout_epoch: self.info.bucket_layout_epoch,
-            partitions,
-        };
-        let mut starts = BTreeMap::new();
-        for group in bucket_groups(&view)? {
-            let offsets = self
-                .client
-                .offsets(path, self.info.id, &group, OffsetKind::Earliest)
-                .await?;
-            for (bucket, start) in offsets {
-                let key = TableBucket {
-                    table: self.info.id,
-                    partition: group.partition,
-                    bucket,
-                };
-                starts.insert(key, (start?, group.total_buckets));
+        let comparable = !matches!(keep, Keep::Nothing);
+        if !comparable && !is_damaged {
+            for (range, offsets) in beside.into_iter().filter(|(_, offsets)| *offsets > 0) {
+                compared.gone_of(range).beside += offsets;
             }
         }
-        Ok(starts)
+        let names = names(&files);
+        let finding = |reason| Finding {
+            bucket: Some(part.name.clone()),
+            snapshot: Some(part.step.snapshot),
+            reason,
+        };
+        let lake = match self.lake_rows(&part.name, files, keep).await {
+            Ok(lake) => lake,
+            Err(error) if !error.is_retriable() => return Ok(Some(finding(sentence(&error)))),
+            Err(error) => return Err(error),
+        };
+        if !comparable {
+            return Ok(None);
+        }
+        compared.rows += log.rows;
+        let reason = if lake == log {
+            return Ok(None);
+        } else if lake.rows == log.rows {
+            format!("its {} rows are not those of the log ({names})", log.rows)
+        } else {
+            let (lake, log) = (lake.rows, log.rows);
+            format!("it holds {lake} rows, the log {log} ({names})")
+        };
+        Ok(Some(finding(reason)))
     }
 
-    async fn add_lake_rows(
+    /// What the logs have of a part.
+    fn gather<'p>(
+        &self,
+        part: &'p Part<'_>,
+        reads: &BTreeMap<TableBucket, BucketRead>,
+        compared: &mut Compared,
+    ) -> Gathered<'p> {
+        let mut all = Gathered::default();
+        for range in part.ranges.iter().filter(|range| range.start < range.end) {
+            let bucket = self.log_bucket(range);
+            let lacking = match reads.get(&bucket) {
+                Some(read) => {
+                    all.log.add_all(read.sum(part.step.snapshot, range));
+                    read.missing(range)
+                }
+                // A dropped partition has no log any more.
+                None if !self.extents.contains_key(&bucket) && !self.is_listed(range) => {
+                    vec![(range.start, range.end)]
+                }
+                None => {
+                    all.is_damaged = true;
+                    continue;
+                }
+            };
+            let offsets: i64 = lacking.iter().map(|(from, to)| to.0 - from.0).sum();
+            if offsets > 0 {
+                compared.gone_of(range).offsets += offsets;
+            }
+            let held = range.end.0 - range.start.0 - offsets;
+            all.beside.push((range, held));
+            all.missing.extend(lacking);
+        }
+        all
+    }
+
+    /// Whether the range's partition has a log, damaged or not.
+    fn is_listed(&self, range: &BucketRange) -> bool {
+        let partition = range.partition_id;
+        partition.is_none() || self.extents.keys().any(|b| b.partition == partition)
+    }
+
+    /// The rows of files; all are read, also those that are not kept.
+    async fn lake_rows(
         &self,
         name: &LakeBucket,
-        files: Vec<weir_lake_format::DataFileMeta>,
-        sum: &mut Multiset,
-    ) -> Result<()> {
+        mut files: Vec<DataFileMeta>,
+        keep: Keep,
+    ) -> Result<Multiset> {
+        let mut sum = Multiset::default();
         if files.is_empty() {
-            return Ok(());
+            return Ok(sum);
         }
+        files.sort_by_key(|file| file.min_sequence_number);
         let named = self
             .partitions
             .values()
@@ -195,118 +288,106 @@ impl Comparison<'_> {
             total_buckets: 0,
             files,
         };
-        let lake = |error| self.lake.error(error);
-        let mut batches = self
-            .lake
+        let lake = self.logs.lake;
+        let failed = |error| lake.error(error);
+        let mut batches = lake
             .table
-            .read_split_as(&split, &self.lake.schema, None)
+            .read_split_as(&split, &lake.schema, None)
             .await
-            .map_err(lake)?;
-        while let Some(batch) = batches.try_next().await.map_err(lake)? {
-            self.add(&batch, sum)?;
-        }
-        Ok(())
-    }
-
-    async fn add_log_rows(&self, mut part: LogPart, sum: &mut Multiset) -> Result<()> {
-        part.ranges.retain(|(start, end)| start < end);
-        part.ranges.sort_unstable();
-        let (Some((start, _)), Some((_, stop))) = (part.ranges.first(), part.ranges.last()) else {
-            return Ok(());
-        };
-        let (start, stop) = (*start, *stop);
-        let split = Split {
-            bucket: part.bucket,
-            partition: part.partition.clone(),
-            total_buckets: part.total_buckets,
-            start,
-            stop,
-        };
-        let mut reader = self
-            .client
-            .reader(self.lake.path(), self.info.id, FETCH_BYTES)
-            .await?;
-        reader.add(&split);
-        let schemas = Schemas::new(
-            Arc::clone(self.client),
-            MAX_BATCH_BYTES,
-            Arc::clone(self.info),
-            Arc::clone(self.lake),
-        );
-        let (mut next, mut empty) = (start, 0);
-        while next < stop {
-            let mut moved = false;
-            for fetched in reader.poll(MAX_WAIT).await {
-                for batch in &fetched.batches {
-                    self.add_batch(&schemas, &part, batch, sum).await?;
-                    next = next.max(batch.next_offset());
-                    moved = true;
-                }
-                if let Some(fault) = fetched.fault.filter(|_| next < stop) {
-                    let reason = match fault {
-                        BucketFault::OutOfRange => format!("the log lost offset {next} meanwhile"),
-                        BucketFault::Failed(reason) => reason,
-                    };
-                    return Err(Error::LogStuck {
-                        bucket: part.bucket,
-                        offset: next,
-                        reason,
-                    });
+            .map_err(failed)?;
+        let mut next = 0_i64;
+        while let Some(batch) = batches.try_next().await.map_err(failed)? {
+            let count = i64::try_from(batch.num_rows()).unwrap_or(i64::MAX);
+            match &keep {
+                Keep::All => sum.add_rows(&batch, lake)?,
+                Keep::Nothing => {}
+                Keep::But { first, missing } => {
+                    let from = first.0 + next;
+                    for (start, end) in held(from, from + count, missing) {
+                        let rows = batch.slice(index(start - from), index(end - start));
+                        sum.add_rows(&rows, lake)?;
+                    }
                 }
             }
-            empty = if moved { 0 } else { empty + 1 };
-            if empty > EMPTY_READS {
-                let reason = "nothing comes any more".to_owned();
-                return Err(Error::LogStuck {
-                    bucket: part.bucket,
-                    offset: next,
-                    reason,
-                });
-            }
+            next += count;
         }
-        Ok(())
+        Ok(sum)
+    }
+}
+
+impl BucketRead {
+    fn sum(&self, snapshot: i64, range: &BucketRange) -> Multiset {
+        let wanted = (snapshot, range.start, range.end);
+        let mut sums = self.ranges.iter().zip(&self.read.sums);
+        let found = sums.find(|(one, _)| **one == wanted);
+        found.map(|(_, sum)| *sum).unwrap_or_default()
     }
 
-    async fn add_batch(
-        &self,
-        schemas: &Schemas,
-        part: &LogPart,
-        batch: &LogBatch,
-        sum: &mut Multiset,
-    ) -> Result<()> {
-        let (base, next) = (batch.header.base_offset, batch.next_offset());
-        if batch.header.record_count == 0 {
-            return Ok(());
-        }
-        for (start, end) in &part.ranges {
-            let range = base.max(*start)..next.min(*end);
-            if range.start >= range.end {
-                continue;
-            }
-            let form = schemas.get(batch.header.schema_id).await?;
-            let rows = decode(&form.log, batch, &range).map_err(|source| Error::Log {
-                table: self.lake.path().clone(),
-                bucket: part.bucket,
-                offset: base,
-                source,
-            })?;
-            let position = Position {
-                bucket: part.bucket,
-                offset: range.start,
-                timestamp_ms: batch.header.commit_timestamp_ms,
-            };
-            self.add(&form.alignment.apply(&rows, position)?, sum)?;
-        }
-        Ok(())
+    /// The offsets of a range that the log lacks.
+    fn missing(&self, range: &BucketRange) -> Vec<(LogOffset, LogOffset)> {
+        let missing = self.read.missing.iter();
+        missing
+            .map(|(from, to)| ((*from).max(range.start), (*to).min(range.end)))
+            .filter(|(from, to)| from < to)
+            .collect()
     }
+}
 
-    fn add(&self, batch: &RecordBatch, sum: &mut Multiset) -> Result<()> {
-        let lines = canonical_json::rows(batch, &self.lake.schema.fields);
-        for line in lines.map_err(|error| self.lake.error(error))? {
-            sum.add(&line);
-        }
-        Ok(())
+impl Compared {
+    fn gone_of(&mut self, range: &BucketRange) -> &mut Gone {
+        let bucket = LakeBucket {
+            partition: range.partition.clone(),
+            bucket: range.bucket.0,
+        };
+        self.gone.entry(bucket).or_default()
     }
+}
+
+/// Whether the rows of the files are those of the range's offsets, one by one in order.
+fn is_in_order(range: &BucketRange, files: &[DataFileMeta]) -> bool {
+    let mut firsts: Vec<_> = files
+        .iter()
+        .map(|file| (file.min_sequence_number, file.row_count))
+        .collect();
+    firsts.sort_unstable();
+    let mut next = range.start.0;
+    for (first, rows) in firsts {
+        if first != next {
+            return false;
+        }
+        next += rows;
+    }
+    next == range.end.0
+}
+
+/// What is left of `from..to` without the missing offsets, which ascend.
+fn held(from: i64, to: i64, missing: &[(LogOffset, LogOffset)]) -> Vec<(i64, i64)> {
+    let mut held = Vec::new();
+    let mut next = from;
+    for (start, end) in missing {
+        let (start, end) = (start.0.clamp(next, to.max(next)), end.0.min(to));
+        if next < start {
+            held.push((next, start));
+        }
+        next = next.max(end);
+    }
+    if next < to {
+        held.push((next, to));
+    }
+    held
+}
+
+fn index(offset: i64) -> usize {
+    usize::try_from(offset).unwrap_or(0)
+}
+
+fn names(files: &[DataFileMeta]) -> String {
+    let shown = files.iter().take(FILES_NAMED);
+    let mut names: Vec<String> = shown.map(|file| file.file_name.clone()).collect();
+    if files.len() > FILES_NAMED {
+        names.push(format!("{} more", files.len() - FILES_NAMED));
+    }
+    names.join(", ")
 }
 
 /// The ranges of a step by lake bucket; those of a table without bucket key share bucket 0.
@@ -335,5 +416,36 @@ mod tests {
         assert_eq!(multiset(&["a", "b", "b"]), multiset(&["b", "a", "b"]));
         assert_ne!(multiset(&["a", "b", "b"]), multiset(&["a", "a", "b"]));
         assert_ne!(multiset(&["a"]), multiset(&["a", "a"]));
+    }
+
+    #[test]
+    fn what_the_log_lacks_is_cut_out_of_a_batch() {
+        let missing = [(0, 3), (5, 6), (9, 20)].map(|(s, e)| (LogOffset(s), LogOffset(e)));
+        assert_eq!(held(0, 10, &missing), [(3, 5), (6, 9)]);
+        assert_eq!(held(3, 5, &missing), [(3, 5)]);
+        assert_eq!(held(10, 12, &missing), [(0, 0); 0]);
+        assert_eq!(held(18, 24, &missing), [(20, 24)]);
+    }
+
+    #[test]
+    fn rows_belong_to_offsets_only_if_files_follow_each_other_without_a_hole() {
+        let file = |first, rows| DataFileMeta {
+            min_sequence_number: first,
+            ..DataFileMeta::append("f", 1, rows, 0)
+        };
+        let range = BucketRange {
+            partition_id: None,
+            partition: None,
+            bucket: weir_protocol::ids::BucketId(0),
+            start: LogOffset(5),
+            end: LogOffset(9),
+            rows: 4,
+        };
+        assert!(is_in_order(&range, &[file(7, 2), file(5, 2)]));
+        assert!(
+            !is_in_order(&range, &[file(5, 3)]),
+            "an empty batch took an offset"
+        );
+        assert!(!is_in_order(&range, &[file(0, 2), file(2, 2)]));
     }
 }

@@ -16,7 +16,7 @@ use super::WorkerResources;
 use super::decode::decode;
 use super::schemas::Schemas;
 use crate::align::Position;
-use crate::cluster::TableInfo;
+use crate::cluster::{TableInfo, Trouble};
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 use crate::memory::{MemoryBudget, Reservation, WriterMemory};
@@ -98,18 +98,11 @@ impl Lane {
         let written = tokio::select! {
             biased;
             () = abort.cancelled() => Err(Error::Cancelled { table: lake.path().clone() }),
-            written = self.write_all(&mut input, &memory) => written,
+            written = self.write_readable(&mut input, &memory) => written,
         };
-        let Err(error) = written else {
-            let Split { bucket, start, .. } = self.setting.split;
-            return Ok(SplitResult {
-                bucket,
-                end: (self.next > start).then_some(self.next),
-                rows: self.rows,
-                max_timestamp_ms: self.max_timestamp_ms,
-                files: self.files,
-                fault: None,
-            });
+        let error = match written {
+            Ok(fault) => return Ok(self.result(fault)),
+            Err(error) => error,
         };
         if let Some(writer) = self.writer.take() {
             // What can't be deleted now is swept by name later.
@@ -117,6 +110,35 @@ impl Lane {
         }
         lake.discard(self.files).await;
         Err(error)
+    }
+
+    fn result(self, fault: Option<Trouble>) -> SplitResult<CommitMessage> {
+        let Split { bucket, start, .. } = self.setting.split;
+        SplitResult {
+            bucket,
+            end: (self.next > start).then_some(self.next),
+            rows: self.rows,
+            max_timestamp_ms: self.max_timestamp_ms,
+            files: self.files,
+            fault,
+        }
+    }
+
+    /// Writes all input, or what comes before a batch that does not decode: that is a fault of this
+    /// bucket alone.
+    async fn write_readable(
+        &mut self,
+        input: &mut mpsc::Receiver<LaneInput>,
+        memory: &WriterMemory,
+    ) -> Result<Option<Trouble>> {
+        match self.write_all(input, memory).await {
+            Ok(()) => Ok(None),
+            Err(error @ Error::Log { .. }) => {
+                self.close_file(memory).await?;
+                Ok(Some(Trouble::lasting(error.chain())))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     async fn write_all(

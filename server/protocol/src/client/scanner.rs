@@ -36,6 +36,9 @@ pub struct LogFetcherConfig {
     pub projection: Option<Vec<i32>>,
     /// Check the checksum of each batch; ignored under projection, where it is stale by design.
     pub verify_crc: bool,
+    /// How long a bucket may stay in trouble before it ends with its error; `None` for the client's
+    /// `retry_timeout`.
+    pub patience: Option<Duration>,
 }
 
 impl Default for LogFetcherConfig {
@@ -47,6 +50,7 @@ impl Default for LogFetcherConfig {
             max_wait: Duration::from_millis(500),
             projection: None,
             verify_crc: true,
+            patience: None,
         }
     }
 }
@@ -72,14 +76,36 @@ pub struct FetchedBucket {
     /// Whole batches, slices of the answer. The first may begin before the asked offset, the last
     /// may end after the stop: the caller cuts them.
     pub batches: Vec<LogBatch>,
-    /// The offset after the last batch.
+    /// The offset after the last batch, or after the gap.
     pub next_offset: LogOffset,
+    /// The log holds nothing between the last batch (or the offset that was asked for) and this one,
+    /// although it once did; gaps before a batch show in its base offset.
+    pub gap_to: Option<LogOffset>,
     /// Below it, the log is readable; as of this answer.
     pub high_watermark: Option<LogOffset>,
     /// The stop is reached; the bucket is no longer subscribed.
     pub finished: bool,
     /// Why reading ended before the stop; the bucket is no longer subscribed.
     pub error: Option<Error>,
+    /// Why nothing can be read at the moment; the bucket is tried again by itself. Told when trouble
+    /// begins and each time it becomes another; batches end it.
+    pub trouble: Option<Error>,
+}
+
+impl FetchedBucket {
+    /// No batches of a bucket that stands at `next_offset`.
+    fn nothing(bucket: TableBucket, next_offset: LogOffset) -> Self {
+        Self {
+            bucket,
+            batches: Vec::new(),
+            next_offset,
+            gap_to: None,
+            high_watermark: None,
+            finished: false,
+            error: None,
+            trouble: None,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -101,6 +127,8 @@ struct Trouble {
     rest_until: Instant,
     backoff: Backoff,
     refresh: bool,
+    /// The error that the caller has heard of.
+    told: Option<String>,
 }
 
 /// Leaders that were asked for, and per partition whether there was an answer.
@@ -154,13 +182,10 @@ impl LogFetcher {
             routing_count,
         } = subscription;
         if stop.is_some_and(|stop| start >= stop) {
+            let finished = true;
             self.ready.push(FetchedBucket {
-                bucket,
-                batches: Vec::new(),
-                next_offset: start,
-                high_watermark: None,
-                finished: true,
-                error: None,
+                finished,
+                ..FetchedBucket::nothing(bucket, start)
             });
             return;
         }
@@ -187,10 +212,11 @@ impl LogFetcher {
         self.positions.is_empty() && self.ready.is_empty()
     }
 
-    /// Waits at most `max_wait` for data, ends or errors of any bucket; empty if there was nothing.
+    /// Waits at most `max_wait` for data, ends, errors or trouble of any bucket; empty if there was
+    /// nothing.
     ///
     /// Leaders are looked up anew on 12, 21 and 44 and when a server is lost; a bucket that stays
-    /// in trouble for the client's `retry_timeout` ends with that error. Cancelling loses nothing.
+    /// in trouble for `patience` ends with that error. Cancelling loses nothing.
     pub async fn poll(&mut self, max_wait: Duration) -> Vec<FetchedBucket> {
         let deadline = Instant::now() + max_wait;
         loop {
@@ -354,55 +380,61 @@ impl LogFetcher {
         };
         position.trouble = None;
         let (offset, stop) = (position.offset, position.stop);
+        let nothing = found.nothing_below;
+        let mut gap_to = nothing.filter(|end| offset.0 >= 0 && *end > offset);
         found.batches.retain(|batch| batch.next_offset() > offset);
         if let Some(last) = found.batches.last() {
             position.offset = last.next_offset();
             position.fed = self.answers;
-        }
-        if let Some(stop) = stop {
-            found
-                .batches
-                .retain(|batch| batch.header.base_offset < stop);
+        } else if let Some(end) = gap_to {
+            position.offset = end;
         }
         let next_offset = position.offset;
         let finished = stop.is_some_and(|stop| next_offset >= stop);
+        if let Some(stop) = stop {
+            let batches = &mut found.batches;
+            batches.retain(|batch| batch.header.base_offset < stop);
+            let reached = batches.last().is_some_and(|b| b.next_offset() >= stop);
+            gap_to = gap_to.map(|end| end.min(stop));
+            if finished && !reached {
+                gap_to = Some(stop);
+            }
+        }
         if finished {
             self.positions.remove(&bucket);
         }
-        if finished || !found.batches.is_empty() {
+        if finished || gap_to.is_some() || !found.batches.is_empty() {
             self.ready.push(FetchedBucket {
-                bucket,
                 batches: found.batches,
-                next_offset,
+                gap_to,
                 high_watermark: found.high_watermark,
                 finished,
-                error: None,
+                ..FetchedBucket::nothing(bucket, next_offset)
             });
         }
     }
 
     /// Lets a bucket rest after a retriable error, or ends it.
     fn fail(&mut self, bucket: TableBucket, error: Error) {
-        let patience = self.client.config().retry_timeout;
+        let patience = self.config.patience;
+        let patience = patience.unwrap_or(self.client.config().retry_timeout);
         let first_backoff = self.client.config().first_backoff;
         let Some(position) = self.positions.get_mut(&bucket) else {
             return;
         };
         let now = Instant::now();
         let refresh = error.wants_fresh_metadata();
+        let nothing = FetchedBucket::nothing(bucket, position.offset);
         if error.is_retriable() && position.rest(now, first_backoff, refresh) < patience {
+            if position.is_news(&error) {
+                let trouble = Some(error);
+                self.ready.push(FetchedBucket { trouble, ..nothing });
+            }
             return;
         }
-        let next_offset = position.offset;
         self.positions.remove(&bucket);
-        self.ready.push(FetchedBucket {
-            bucket,
-            batches: Vec::new(),
-            next_offset,
-            high_watermark: None,
-            finished: false,
-            error: Some(error),
-        });
+        let error = Some(error);
+        self.ready.push(FetchedBucket { error, ..nothing });
     }
 }
 
@@ -425,8 +457,19 @@ impl Position {
             rest_until: now,
             backoff,
             refresh: true,
+            told: None,
         };
         self.trouble.get_or_insert(fresh).refresh = true;
+    }
+
+    /// Whether the caller has not heard of this error yet; it will have.
+    fn is_news(&mut self, error: &Error) -> bool {
+        let text = error.to_string();
+        let Some(trouble) = &mut self.trouble else {
+            return false;
+        };
+        let told = trouble.told.replace(text);
+        told != trouble.told
     }
 
     fn found_leader(&mut self) {

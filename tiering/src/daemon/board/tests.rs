@@ -1,10 +1,13 @@
+use std::time::Duration;
+
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{TieringEpoch, TotalBuckets};
 
 use super::*;
+use crate::cluster::Trouble;
 use crate::enumerate::TableView;
 use crate::round::Cut;
-use crate::status::TableState;
+use crate::status::{RoundOutcome, TableState};
 
 const RETRY: RetryConfig = RetryConfig {
     first_ms: 100,
@@ -51,9 +54,10 @@ fn report(cut: Option<Cut>, faults: usize) -> RoundReport {
         lake_snapshot: None,
         buckets: 0,
         cut,
-        faults: vec![(bucket, "no leader".to_owned()); faults],
+        faults: vec![(bucket, Trouble::passing("no leader")); faults],
         left_rows: 0,
         as_of_ms: 5,
+        freshness: Duration::from_millis(300),
         view,
         lake_ends: BTreeMap::new(),
     }
@@ -176,6 +180,58 @@ fn buckets_that_could_not_be_read_are_tried_again_under_the_same_lease() {
     ));
     assert_eq!(board.due(109), []);
     assert_eq!(board.due(110).len(), 1);
+}
+
+#[test]
+fn buckets_that_can_t_be_read_are_named_and_keep_the_others_waiting_for_a_freshness_at_most() {
+    let mut board = board(2, &[lease(1, 1, 4)]);
+    let mut now = 0;
+    for wait in [100, 200, 300, 300] {
+        assert_eq!(board.due(now).len(), 1, "at {now}");
+        board.ended(&lease(1, 1, 4), Ok(report(None, 5)), now);
+        assert_eq!(board.due(now + wait - 1), [], "at {now}");
+        now += wait;
+    }
+    let status = &board.statuses(now)[0];
+    let error = status.last_error.as_ref().unwrap();
+    assert_eq!(
+        error,
+        "bucket 0: no leader; bucket 0: no leader; bucket 0: no leader; and 2 more buckets"
+    );
+    assert_eq!(status.failing_buckets, 5);
+    let outcome = &status.last_round.as_ref().unwrap().outcome;
+    let failed = RoundOutcome::Failed {
+        error: error.clone(),
+    };
+    assert_eq!(
+        outcome, &failed,
+        "a round without a row is no empty success"
+    );
+    board.due(now);
+    board.ended(&lease(1, 1, 4), Ok(report(None, 0)), now);
+    let status = &board.statuses(now)[0];
+    assert_eq!((status.failing_buckets, &status.last_error), (0, &None));
+}
+
+#[test]
+fn a_bucket_that_a_person_must_mend_pauses_its_table_alone() {
+    let mut board = board(2, &[lease(1, 1, 4), lease(2, 1, 7)]);
+    board.due(0);
+    let mut lost = report(None, 1);
+    lost.faults[0].1 = Trouble::lasting("these rows are lost");
+    board.ended(&lease(1, 1, 4), Ok(lost), 0);
+    board.ended(&lease(2, 1, 7), Ok(report(None, 0)), 0);
+    let states: Vec<TableState> = board
+        .statuses(0)
+        .into_iter()
+        .map(|status| status.state)
+        .collect();
+    let paused = TableState::Paused {
+        reason: "bucket 0: these rows are lost".to_owned(),
+    };
+    assert_eq!(states, [paused, TableState::Healthy]);
+    assert_eq!(board.due(999), []);
+    assert_eq!(board.due(1_000).len(), 1);
 }
 
 #[test]
@@ -341,6 +397,53 @@ fn a_dropped_table_leaves_the_board() {
     board.ended(&lease(1, 1, 4), Err(gone), 10);
     assert!(!board.knows(TableId(1)));
     assert_eq!(board.heartbeat(true).failed.len(), 1);
+}
+
+#[test]
+fn a_table_that_is_gone_is_forgotten_and_its_round_cancelled() {
+    let mut board = board(2, &[lease(1, 1, 4), lease(2, 1, 7)]);
+    board.due(0);
+    board.ended(&lease(2, 1, 7), Ok(report(None, 0)), 10);
+    assert_eq!(board.gone(TableId(2)), None);
+    assert_eq!(board.gone(TableId(1)), Some(Action::Cancel(TableId(1))));
+    assert_eq!(board.statuses(10), []);
+    let cancelled = Error::Cancelled {
+        table: TablePath::new("d", "t1"),
+    };
+    board.ended(&lease(1, 1, 4), Err(cancelled), 20);
+    assert_eq!((board.statuses(20), board.has_news()), (vec![], false));
+}
+
+#[test]
+fn a_table_made_anew_stands_in_the_place_of_the_dropped_one() {
+    let mut board = board(2, &[lease(1, 1, 4)]);
+    board.due(0);
+    board.ended(&lease(1, 1, 4), Ok(report(None, 0)), 10);
+    let anew = Lease {
+        table: TableId(9),
+        ..lease(1, 1, 8)
+    };
+    board.hold(anew);
+    let ids: Vec<TableId> = board.statuses(10).iter().map(|s| s.table_id).collect();
+    assert_eq!(ids, [TableId(9)]);
+}
+
+#[test]
+fn whoever_waited_longest_goes_first() {
+    let leases = [lease(1, 1, 4), lease(2, 1, 7), lease(3, 1, 5)];
+    let mut board = board(1, &[]);
+    leases.iter().for_each(|lease| board.hold(lease.clone()));
+    let mut order = Vec::new();
+    for now in 1..7 {
+        let [Action::Start(lease)] = &board.due(now)[..] else {
+            panic!("one slot, and all have something to do")
+        };
+        order.push(lease.table.0);
+        board.ended(lease, Ok(report(Some(Cut::Rows), 0)), now);
+        // It has more to give, and is handed out again at once.
+        board.hold(leases[usize::try_from(lease.table.0).unwrap() - 1].clone());
+    }
+    assert_eq!(order, [1, 2, 3, 1, 2, 3]);
 }
 
 #[test]

@@ -62,6 +62,8 @@ pub(super) struct AnswerOfBucket {
 pub(super) struct BucketAnswer {
     pub(super) batches: Vec<LogBatch>,
     pub(super) high_watermark: Option<LogOffset>,
+    /// From the asked offset up to here the log holds nothing.
+    pub(super) nothing_below: Option<LogOffset>,
 }
 
 pub(super) async fn fetch(
@@ -91,13 +93,20 @@ pub(super) async fn fetch(
             };
         }
     };
-    let answers = parts.into_iter().map(|part| {
+    let answers = parts.into_iter().enumerate().map(|(index, part)| {
         let missing = Error::Incomplete {
             api: ApiKey::FetchLog,
             missing: "an entry per bucket",
         };
         let entry = found.remove(&part.bucket).ok_or(missing);
-        let result = entry.and_then(|entry| read_bucket(part, entry, limits.verify_crc));
+        let mut result = entry.and_then(|entry| read_bucket(part, entry, limits.verify_crc));
+        // The first bucket of a request is given a batch, however large, if there is one.
+        if let Ok(found) = &mut result
+            && index == 0
+            && found.batches.is_empty()
+        {
+            found.nothing_below = found.high_watermark;
+        }
         AnswerOfBucket {
             bucket: part.bucket,
             asked: part.offset,
@@ -196,6 +205,7 @@ fn read_bucket(
             .high_watermark
             .filter(|offset| *offset >= 0)
             .map(LogOffset),
+        nothing_below: None,
     })
 }
 

@@ -251,12 +251,49 @@ async fn a_table_that_is_gone_ends_its_buckets_with_that_error() {
     logs.subscribe(subscription);
     let fetched = drain(&mut logs).await;
     assert!(matches!(
-        fetched[0].error,
+        fetched.last().unwrap().error,
         Some(Error::TableReplaced {
             expected: TableId(11),
             found: TableId(12)
         })
     ));
+}
+
+#[tokio::test]
+async fn trouble_is_told_once_while_a_bucket_is_tried_again_and_ends_it_after_the_patience() {
+    let cluster = filled(2, 3).await;
+    let bucket = cluster.state.lock().bucket(0);
+    let fail = |codes: Vec<ErrorCode>| {
+        let mut state = cluster.state.lock();
+        state.fetch_errors.insert(bucket, codes.into());
+    };
+    // It passes by itself: told once, however often it was met.
+    fail(vec![ErrorCode::LogStorage; 3]);
+    let mut logs = fetcher(&cluster, LogFetcherConfig::default());
+    logs.subscribe(subscription(&cluster, 0, 0, Some(3)));
+    let fetched = drain(&mut logs).await;
+    let told: Vec<_> = fetched.iter().filter_map(|f| f.trouble.as_ref()).collect();
+    assert_eq!(
+        told.iter().map(|e| e.code()).collect::<Vec<_>>(),
+        [Some(ErrorCode::LogStorage)]
+    );
+    assert_eq!(offsets(&fetched, bucket), [0, 1, 2]);
+    // It does not: the bucket ends with it, the other is read.
+    fail(vec![ErrorCode::LogStorage; 50]);
+    let config = LogFetcherConfig {
+        patience: Some(SHORT),
+        ..Default::default()
+    };
+    let mut logs = fetcher(&cluster, config);
+    for bucket in 0..2 {
+        logs.subscribe(subscription(&cluster, bucket, 0, Some(3)));
+    }
+    let fetched = drain(&mut logs).await;
+    let ended: Vec<_> = fetched.iter().filter(|f| f.error.is_some()).collect();
+    assert_eq!(ended.len(), 1);
+    assert_eq!(ended[0].bucket, bucket);
+    let other = cluster.state.lock().bucket(1);
+    assert_eq!(offsets(&fetched, other), [0, 1, 2]);
 }
 
 #[tokio::test]
