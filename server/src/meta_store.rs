@@ -113,9 +113,9 @@ impl RocksMetadataStore {
         std::future::pending().await
     }
 
-    /// Whether nothing can be written any more, see [`Self::failed`].
-    pub fn has_failed(&self) -> bool {
-        self.inner.failed.borrow().is_some()
+    /// The reason why nothing can be written any more, once there is one; see [`Self::failed`].
+    pub fn failure(&self) -> watch::Receiver<Option<String>> {
+        self.inner.failed.clone()
     }
 
     /// Ends the writer after what is queued. Later writes are refused; reads go on until the last clone

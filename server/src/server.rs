@@ -409,13 +409,26 @@ impl RunningServer {
     /// Whether every known bucket has a ready leader, as the tablet servers were told, and no part of the
     /// server is gone.
     pub fn is_ready(&self) -> bool {
-        let can_write = self.rocks.as_ref().is_none_or(|rocks| !rocks.has_failed());
-        let is_whole = can_write && !self.front.has_failed() && !self.back.has_failed();
-        is_whole
-            && self.tablets.iter().all(|tablet| {
-                let (ready, known) = tablet.cache.leader_counts();
-                ready == known
-            })
+        self.readiness()()
+    }
+
+    /// Asks [`Self::is_ready`] without holding the server. Does not block.
+    pub fn readiness(&self) -> impl Fn() -> bool + Send + Sync + 'static + use<> {
+        let metadata = self.rocks.as_ref().map(RocksMetadataStore::failure);
+        let parts = [self.front.clone(), self.back.clone()];
+        let caches = self.tablets.iter().map(|tablet| Arc::clone(&tablet.cache));
+        let caches: Vec<_> = caches.collect();
+        move || {
+            let can_write = metadata
+                .as_ref()
+                .is_none_or(|failure| failure.borrow().is_none());
+            can_write
+                && !parts.iter().any(Shutdown::has_failed)
+                && caches.iter().all(|cache| {
+                    let (ready, known) = cache.leader_counts();
+                    ready == known
+                })
+        }
     }
 
     /// Ends with the reason once the server can't go on: a write of metadata failed, and what is on disk is

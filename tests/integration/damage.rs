@@ -61,6 +61,7 @@ async fn surfaces(handle: &Handle, stop: &CancellationToken) -> (String, String)
     let site = http::Site {
         about: String::new(),
         daemon: Some(handle.clone()),
+        server: None,
         registries: Vec::new(),
         clock: Arc::new(SystemClock),
     };

@@ -104,13 +104,8 @@ pub enum Command {
 #[derive(Args, Clone, Debug)]
 pub struct Cluster {
     /// Addresses of the cluster, `HOST:PORT`, separated by commas; any one that answers will do.
-    #[arg(
-        long,
-        env = "WEIR_BOOTSTRAP",
-        value_delimiter = ',',
-        value_parser = address,
-        default_value = "127.0.0.1:9123"
-    )]
+    /// 127.0.0.1:9123 if not given.
+    #[arg(long, env = "WEIR_BOOTSTRAP", value_delimiter = ',', value_parser = address)]
     pub bootstrap: Vec<String>,
     /// User for SASL/PLAIN.
     #[arg(long, env = "WEIR_USER", requires = "password")]
@@ -118,6 +113,17 @@ pub struct Cluster {
     /// Password for SASL/PLAIN; better given by the environment.
     #[arg(long, env = "WEIR_PASSWORD", hide_env_values = true, requires = "user")]
     pub password: Option<String>,
+}
+
+impl Cluster {
+    /// The addresses to dial.
+    pub fn addresses(&self) -> Vec<String> {
+        if self.bootstrap.is_empty() {
+            crate::config::DaemonConfig::default().bootstrap
+        } else {
+            self.bootstrap.clone()
+        }
+    }
 }
 
 /// Where the lake is.
@@ -147,7 +153,7 @@ pub struct Common {
 pub struct Serving {
     /// Where everything is kept.
     #[arg(long, env = "WEIR_DATA_DIR")]
-    pub data_dir: PathBuf,
+    pub data_dir: Option<PathBuf>,
     /// The lake; `DATA_DIR/lake` if not given.
     #[arg(long, env = "WEIR_WAREHOUSE")]
     pub warehouse: Option<String>,
@@ -155,14 +161,15 @@ pub struct Serving {
     #[arg(long)]
     pub remote: Option<String>,
     /// The coordinator's address; tablet servers take the next ports, port 0 a free one each.
-    #[arg(long, value_name = "HOST:PORT", value_parser = address, default_value = "127.0.0.1:9123")]
-    pub listen: String,
+    /// 127.0.0.1:9123 if not given.
+    #[arg(long, value_name = "HOST:PORT", value_parser = address)]
+    pub listen: Option<String>,
     /// The host that clients are told; the listen host if not given.
     #[arg(long, value_name = "HOST")]
     pub advertise: Option<String>,
-    /// Tablet servers in this process.
-    #[arg(long, default_value_t = 1)]
-    pub tablets: usize,
+    /// Tablet servers in this process; 1 if not given.
+    #[arg(long)]
+    pub tablets: Option<usize>,
 }
 
 /// `weir up`.
@@ -196,9 +203,9 @@ pub struct Tier {
     /// The cluster.
     #[command(flatten)]
     pub cluster: Cluster,
-    /// The lake.
-    #[command(flatten)]
-    pub warehouse: Warehouse,
+    /// The lake: a folder, or a `file://` or `s3://` address.
+    #[arg(long, env = "WEIR_WAREHOUSE")]
+    pub warehouse: Option<String>,
     /// Shared settings.
     #[command(flatten)]
     pub common: Common,

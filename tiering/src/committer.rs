@@ -237,7 +237,15 @@ impl Committer {
         let mut ends = base.ends.clone();
         ends.extend(committable.ends());
         let offsets_path = self.prepare_call(lease, &ends).await?;
-        let properties = self.properties(committable, &offsets_path).await?;
+        let mut epochs = lease.epochs;
+        if epochs.is_without_lease() {
+            // What the lake remembers of leases stays.
+            epochs = own
+                .as_ref()
+                .and_then(epochs_of)
+                .map_or(epochs, |newest| newest.max(epochs));
+        }
+        let properties = self.properties(committable, epochs, &offsets_path).await?;
         Ok(Prepared {
             offsets_path,
             properties,
@@ -262,6 +270,7 @@ impl Committer {
     async fn properties(
         &self,
         committable: &Committable<CommitMessage>,
+        epochs: Epochs,
         offsets_path: &str,
     ) -> Result<BTreeMap<String, String>> {
         let mut text = ranges::to_text(&committable.ranges);
@@ -270,7 +279,6 @@ impl Committer {
             self.lake.put(&file, text).await?;
             text = ranges::file_reference(&file);
         }
-        let epochs = committable.lease.epochs;
         let properties = [
             (OFFSETS, offsets_path.to_owned()),
             (COORDINATOR_EPOCH, epochs.coordinator.to_string()),
@@ -457,6 +465,9 @@ impl Committer {
     }
 
     fn check_epochs(&self, ours: Epochs, own: Option<&Snapshot>) -> Result<()> {
+        if ours.is_without_lease() {
+            return Ok(());
+        }
         let Some(theirs) = own.and_then(epochs_of).filter(|theirs| *theirs > ours) else {
             return Ok(());
         };

@@ -205,9 +205,18 @@ impl Handle {
         self.inner.statuses.clone()
     }
 
-    /// Whether the coordinator has answered the daemon's registration.
+    /// Whether the coordinator has answered the daemon's registration, and the daemon runs.
     pub fn is_ready(&self) -> bool {
-        *self.inner.ready.borrow()
+        let ready = &self.inner.ready;
+        // An error says that the daemon's end of the channel is gone.
+        ready.has_changed().is_ok() && *ready.borrow()
+    }
+
+    /// Waits until the daemon has ended, by [`Handle::shutdown`] or because it broke.
+    pub async fn ended(&self) {
+        let mut ready = self.inner.ready.clone();
+        // It never holds, so this answers only once the daemon's end of the channel is gone.
+        let _ = ready.wait_for(|_| false).await;
     }
 
     /// Waits until [`Handle::is_ready`].

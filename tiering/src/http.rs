@@ -31,8 +31,27 @@ pub struct Site {
     pub daemon: Option<Handle>,
     /// All metrics, shown one after another.
     pub registries: Vec<Arc<Registry>>,
+    /// Whether the server of this process can do its work, if there is one.
+    pub server: Option<Probe>,
     /// Wall time.
     pub clock: Arc<dyn Clock>,
+}
+
+/// Asks whether something is ready.
+#[derive(Clone)]
+pub struct Probe(Arc<dyn Fn() -> bool + Send + Sync>);
+
+impl Probe {
+    /// A probe that asks `is_ready`, which must not block.
+    pub fn new(is_ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self(Arc::new(is_ready))
+    }
+}
+
+impl std::fmt::Debug for Probe {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Probe").field(&(self.0)()).finish()
+    }
 }
 
 /// Serves the site on a listener until `stop`.
@@ -67,6 +86,10 @@ async fn health() -> &'static str {
 
 /// What is needed to do the work answers.
 async fn readiness(State(site): State<Site>) -> impl IntoResponse {
+    if site.server.as_ref().is_some_and(|server| !(server.0)()) {
+        let reason = "some buckets have no leader, or a part of the server has failed\n";
+        return (StatusCode::SERVICE_UNAVAILABLE, reason);
+    }
     match &site.daemon {
         Some(daemon) if !daemon.is_ready() => (
             StatusCode::SERVICE_UNAVAILABLE,

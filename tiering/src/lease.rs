@@ -13,6 +13,24 @@ pub struct Epochs {
     pub tiering: TieringEpoch,
 }
 
+impl Epochs {
+    /// The epochs of a round that a person demands of a table which the coordinator did not hand
+    /// out. Epochs of leases begin at 1. Such a round fences nobody and is not fenced: if anyone
+    /// commits meanwhile, its base is no longer the newest and it is dropped.
+    pub fn without_lease(coordinator: CoordinatorEpoch) -> Self {
+        let tiering = TieringEpoch(0);
+        Self {
+            coordinator,
+            tiering,
+        }
+    }
+
+    /// Whether these are of a round without a lease.
+    pub fn is_without_lease(self) -> bool {
+        self.tiering == TieringEpoch(0)
+    }
+}
+
 impl fmt::Display for Epochs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "({}, {})", self.coordinator, self.tiering)

@@ -39,7 +39,7 @@ async fn run(command: Command) -> Outcome {
             Failure::usage("this weir was built without its server (feature `embedded`)"),
         ),
         Command::Tier(arguments) => tier::run(arguments).await,
-        Command::Load(arguments) => load::run(arguments).await,
+        Command::Load(arguments) => load::run(arguments).await.map(drop),
         Command::Table(command) => table::run(command).await,
         Command::Status(arguments) => status::run(arguments).await,
         Command::Lake(command) => lake::run(command).await,

@@ -18,7 +18,7 @@ use super::{Cluster, Warehouse};
 /// # Errors
 /// 75 if nobody answers, 1 if the cluster refuses us.
 pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
-    let mut config = ClientConfig::new(arguments.bootstrap.iter().cloned());
+    let mut config = ClientConfig::new(arguments.addresses());
     if let (Some(user), Some(password)) = (&arguments.user, &arguments.password) {
         config.credentials = Some(PlainCredentials {
             user: user.clone(),
@@ -26,7 +26,7 @@ pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
         });
     }
     Client::connect(config).await.map_err(|error| {
-        let addresses = arguments.bootstrap.join(",");
+        let addresses = arguments.addresses().join(",");
         let why = sentence(&error);
         let message = format!("can't reach the cluster at {addresses}: {why}; is it running?");
         if error.is_retriable() {

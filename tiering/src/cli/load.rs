@@ -55,7 +55,9 @@ enum Source {
 /// # Errors
 /// One sentence that names the source, the table or the column. A table that this very command made
 /// is dropped again unless rows were acknowledged.
-pub async fn run(arguments: Load) -> Outcome {
+///
+/// Answers how many rows are acknowledged, those of earlier runs of a resumed load among them.
+pub async fn run(arguments: Load) -> Outcome<u64> {
     let source = Source::parse(&arguments.source)?;
     if let Some(file) = &arguments.state {
         check_folder(file)?;
@@ -67,7 +69,10 @@ pub async fn run(arguments: Load) -> Outcome {
         Created::Before
     };
     match load(&client, &arguments, source).await {
-        Ok(done) => print(&format!("{}: {done}\n", arguments.table)),
+        Ok((rows, done)) => {
+            print(&format!("{}: {done}\n", arguments.table))?;
+            Ok(rows)
+        }
         Err(stopped) => Err(stopped.told(&client, &arguments, created).await),
     }
 }
@@ -147,7 +152,12 @@ impl Stopped {
     }
 }
 
-async fn load(client: &Client, arguments: &Load, mut source: Source) -> Result<String, Stopped> {
+/// The rows that are acknowledged now, and the last line of the progress.
+async fn load(
+    client: &Client,
+    arguments: &Load,
+    mut source: Source,
+) -> Result<(u64, String), Stopped> {
     let info = client
         .table_info(&arguments.table)
         .await
@@ -166,7 +176,8 @@ async fn load(client: &Client, arguments: &Load, mut source: Source) -> Result<S
     };
     let mut loader = Loader::open(client.clone(), arguments, info.table_id, state).await?;
     match loader.run(&source, &fit).await {
-        Ok(()) => Ok(loader.progress.finish()),
+        // The last flush has waited for all of them.
+        Ok(()) => Ok((loader.rows, loader.progress.finish())),
         Err(failure) => {
             // What came meanwhile counts; its failures are told already.
             loader.count_acknowledged().ok();

@@ -1,6 +1,7 @@
 //! `weir tier`: the daemon with its control API and its page, until it is told to stop.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::registry::Registry;
 use tokio::net::TcpListener;
@@ -18,6 +19,9 @@ use crate::config::DaemonConfig;
 use crate::daemon::{Daemon, Handle};
 use crate::{grpc, http};
 
+/// How long running requests of control API and page may take at the end.
+const DRAIN: Duration = Duration::from_secs(5);
+
 /// Runs the daemon until SIGTERM or SIGINT.
 ///
 /// # Errors
@@ -27,12 +31,22 @@ pub async fn run(arguments: Tier) -> Outcome {
     let base: DaemonConfig = settings.take("tiering")?;
     settings.refuse_rest()?;
     let reached = cluster(&arguments.cluster);
+    let bootstrap = if arguments.cluster.bootstrap.is_empty() {
+        base.bootstrap
+    } else {
+        reached.bootstrap
+    };
     let config = DaemonConfig {
-        bootstrap: reached.bootstrap,
-        sasl: reached.sasl,
-        warehouse: arguments.warehouse.warehouse.clone(),
+        bootstrap,
+        sasl: reached.sasl.or(base.sasl),
+        warehouse: arguments.warehouse.clone().unwrap_or(base.warehouse),
         ..base
     };
+    if config.warehouse.is_empty() {
+        return Err(Failure::usage(
+            "no warehouse: give --warehouse, or set tiering.warehouse",
+        ));
+    }
     // The cluster makes its lake tables, so their warehouse is there before its daemon.
     open_existing_warehouse(&config.warehouse, &config.warehouse_options)
         .map_err(Failure::error)?;
@@ -48,17 +62,30 @@ pub async fn run(arguments: Tier) -> Outcome {
     );
     let mut surfaces = Surfaces::new(stop.clone());
     surfaces.serve_grpc(grpc_listener, handle.clone());
-    surfaces.serve_http(http_listener, about, Some(handle.clone()), vec![registry]);
-    if stop.run_until_cancelled(handle.ready()).await.is_some() {
+    let parts = Parts {
+        daemon: Some(handle.clone()),
+        registries: vec![registry],
+        ..Parts::default()
+    };
+    surfaces.serve_http(http_listener, about, parts);
+    if let Some(Ok(())) = stop.run_until_cancelled(handle.ready()).await {
         let (http, grpc) = addresses;
         say_ready(&format!(
             "READY http={http} grpc={grpc} warehouse={}",
             config.warehouse
         ))?;
     }
-    let ended = surfaces.wait().await;
+    let ended = tokio::select! {
+        ended = surfaces.wait() => ended,
+        () = handle.ended() => Err(daemon_broke()),
+    };
     handle.shutdown().await;
     ended
+}
+
+/// Why the process ends when its daemon does.
+pub fn daemon_broke() -> Failure {
+    Failure::failed("the tiering daemon ended by a fault, which the log names: start it again")
 }
 
 /// Starts a daemon; its metrics are in the registry.
@@ -127,6 +154,17 @@ pub fn say_ready(line: &str) -> Outcome {
     print(&format!("{line}\n"))
 }
 
+/// What runs in this process.
+#[derive(Debug, Default)]
+pub struct Parts {
+    /// The daemon.
+    pub daemon: Option<Handle>,
+    /// The server's readiness.
+    pub server: Option<http::Probe>,
+    /// The metrics of all parts.
+    pub registries: Vec<Arc<Registry>>,
+}
+
 /// What people and machines talk to: control API and page.
 #[derive(Debug)]
 pub struct Surfaces {
@@ -154,17 +192,12 @@ impl Surfaces {
     }
 
     /// Serves health, metrics and the page.
-    pub fn serve_http(
-        &mut self,
-        listener: TcpListener,
-        about: String,
-        daemon: Option<Handle>,
-        registries: Vec<Arc<Registry>>,
-    ) {
+    pub fn serve_http(&mut self, listener: TcpListener, about: String, parts: Parts) {
         let site = http::Site {
             about,
-            daemon,
-            registries,
+            daemon: parts.daemon,
+            server: parts.server,
+            registries: parts.registries,
             clock: Arc::new(SystemClock),
         };
         let served = http::serve(listener, site, self.stop.clone());
@@ -187,9 +220,13 @@ impl Surfaces {
             Some(first) = self.tasks.join_next() => ended = first.unwrap_or_else(|e| Err(Failure::failed(e))),
         }
         self.stop.cancel();
-        while let Some(next) = self.tasks.join_next().await {
-            ended = ended.and(next.unwrap_or_else(|error| Err(Failure::failed(error))));
-        }
-        ended
+        let drained = tokio::time::timeout(DRAIN, async {
+            while let Some(next) = self.tasks.join_next().await {
+                ended = ended.and(next.unwrap_or_else(|error| Err(Failure::failed(error))));
+            }
+            ended
+        });
+        // Whoever holds a request half sent does not keep the process.
+        drained.await.unwrap_or(Ok(()))
     }
 }

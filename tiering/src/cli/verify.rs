@@ -103,7 +103,7 @@ fn up_to(ends: &[Ends]) -> String {
 pub fn cluster(arguments: &Cluster) -> DaemonConfig {
     let sasl = arguments.user.clone().zip(arguments.password.clone());
     DaemonConfig {
-        bootstrap: arguments.bootstrap.clone(),
+        bootstrap: arguments.addresses(),
         sasl: sasl.map(|(user, password)| SaslConfig { user, password }),
         ..DaemonConfig::default()
     }

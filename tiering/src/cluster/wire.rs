@@ -282,8 +282,16 @@ impl TieringClient for WireCluster {
                 .configs
                 .iter()
                 .any(|config| config.config_key == OUR_VERSION)),
-            // A cluster that does not tell is not ours.
-            Err(error) if !error.is_retriable() => Ok(false),
+            // Ours knows the call and lets everyone make it.
+            Err(client::Error::UnsupportedVersion { .. }) => Ok(false),
+            Err(error)
+                if matches!(
+                    error.code(),
+                    Some(ErrorCode::UnsupportedVersion | ErrorCode::Authorization)
+                ) =>
+            {
+                Ok(false)
+            }
             Err(error) => Err(failed("describe cluster configs")(error)),
         }
     }

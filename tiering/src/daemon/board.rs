@@ -64,6 +64,11 @@ impl Board {
         !self.finished.is_empty() || !self.failed.is_empty()
     }
 
+    /// Whether any table is held.
+    pub(super) fn has_leases(&self) -> bool {
+        self.tables.values().any(|entry| entry.lease.is_some())
+    }
+
     /// How many rounds run.
     pub(super) fn running(&self) -> usize {
         self.tables
@@ -351,11 +356,8 @@ impl Board {
         if entry.last_lease.is_none()
             && let Some(coordinator) = coordinator
         {
-            // Never handed out: below every lease, so whoever holds the table wins.
-            let epochs = Epochs {
-                coordinator,
-                tiering: weir_protocol::ids::TieringEpoch(0),
-            };
+            // Never handed out to us: whoever holds the table wins.
+            let epochs = Epochs::without_lease(coordinator);
             entry.last_lease = Some(Lease {
                 table,
                 path: path.clone(),

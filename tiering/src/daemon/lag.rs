@@ -10,7 +10,7 @@ use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath};
 
 use crate::cluster::{OffsetKind, TieringClient};
 use crate::enumerate::{TableView, bucket_groups};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Tables looked at at the same time.
 const TABLES: usize = 4;
@@ -84,12 +84,17 @@ async fn look_at(client: &dyn TieringClient, known: Known) -> Result<Option<Foun
     }
     let mut rows = 0_u64;
     for group in bucket_groups(&view)? {
-        let latest = client
+        let mut latest = client
             .offsets(&view.path, view.id, &group, OffsetKind::Latest)
             .await?;
         for bucket in group.buckets(view.id) {
-            let Some(Ok(latest)) = latest.get(&bucket.bucket) else {
-                continue;
+            // A bucket that can't be read may hold rows: nothing is known of the table then.
+            let latest = match latest.remove(&bucket.bucket) {
+                Some(found) => found?,
+                None => {
+                    let table = view.path.clone();
+                    return Err(Error::MissingOffset { table, bucket });
+                }
             };
             let end = lake_ends.get(&bucket).map_or(0, |end| end.0.max(0));
             rows = rows.saturating_add(u64::try_from(latest.0.saturating_sub(end)).unwrap_or(0));

@@ -116,6 +116,7 @@ impl DaemonTask {
     pub(super) async fn run(mut self) {
         let stop = self.ends.stop.clone();
         while !stop.is_cancelled() {
+            self.expire_leases();
             self.start_rounds();
             self.start_heartbeat();
             self.start_look();
@@ -152,6 +153,9 @@ impl DaemonTask {
         let mut wake = now + Duration::from_hours(1);
         if self.calls.is_empty() {
             wake = wake.min(self.next_heartbeat);
+        }
+        if self.board.has_leases() {
+            wake = wake.min(self.leases_end());
         }
         if let Some(due_ms) = self.board.next_due_ms() {
             let wait = u64::try_from(due_ms.saturating_sub(now_ms)).unwrap_or(0);
@@ -299,8 +303,16 @@ impl DaemonTask {
         let pause = interval.saturating_mul(1 << self.silent.min(16));
         self.silent = self.silent.saturating_add(1);
         self.next_heartbeat = now + pause.min(MAX_HEARTBEAT_PAUSE).max(interval);
-        let lease = Duration::from_millis(self.config.lease_ms);
-        if now.duration_since(self.last_answer) >= lease {
+    }
+
+    /// Until when leases hold without another answer of the coordinator.
+    fn leases_end(&self) -> Instant {
+        self.last_answer + Duration::from_millis(self.config.lease_ms)
+    }
+
+    /// Drops leases that ran out, also while a heartbeat still waits for its answer.
+    fn expire_leases(&mut self) {
+        if self.board.has_leases() && Instant::now() >= self.leases_end() {
             tracing::warn!("leases have run out without a heartbeat");
             let actions = self.board.drop_leases();
             self.act(actions);

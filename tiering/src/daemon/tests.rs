@@ -166,6 +166,53 @@ async fn tier_now_does_not_wait_for_the_coordinator() {
 }
 
 #[tokio::test]
+async fn tier_now_works_after_a_restart_over_a_lake_that_was_written_under_a_lease() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().offer(&world.path);
+    let first = start(&world, &Faults::default());
+    until(&first, committed).await;
+    first.shutdown().await;
+    world.append(bucket(None, 0), 2);
+    let second = start(&world, &Faults::default());
+    second.ready().await.unwrap();
+    second.tier_now(&world.path).await.unwrap();
+    until(&second, |status| status.lake_snapshot == Some(2)).await;
+    world.check(true).await;
+    second.shutdown().await;
+}
+
+#[tokio::test]
+async fn lag_is_not_told_while_a_bucket_cannot_be_read() {
+    let mut world = World::new(Shape::plain(2)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &Faults::default());
+    until(&handle, |status| {
+        committed(status) && status.lag_rows == Some(0)
+    })
+    .await;
+    world.append(bucket(None, 1), 4);
+    until(&handle, |status| status.lag_rows == Some(4)).await;
+    let unreadable = bucket(None, 1);
+    world.cluster.state.lock().no_offsets.push(unreadable);
+    let fresh = handle.fresh_status(Duration::from_secs(10)).await;
+    assert_eq!(fresh[0].lag_rows, Some(4), "what was known stays");
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_ended_is_not_ready() {
+    let world = World::new(Shape::plain(1)).await;
+    let handle = start(&world, &Faults::default());
+    handle.ready().await.unwrap();
+    assert!(handle.is_ready());
+    handle.shutdown().await;
+    handle.ended().await;
+    assert!(!handle.is_ready());
+}
+
+#[tokio::test]
 async fn a_broken_table_does_not_keep_the_daemon_from_stopping() {
     let mut shape = Shape::plain(1);
     shape.epoch = 1;

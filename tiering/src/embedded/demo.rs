@@ -79,8 +79,8 @@ async fn show(
         vec!["l_orderkey".to_owned()],
         Some(4),
     );
-    load_table(server, &lineitem, &format!("tpch:lineitem:{scale}"), keyed).await?;
-    load_table(
+    let lineitems = load_table(server, &lineitem, &format!("tpch:lineitem:{scale}"), keyed).await?;
+    let parts = load_table(
         server,
         &part,
         &format!("tpch:part:{scale}"),
@@ -94,8 +94,15 @@ async fn show(
     let cluster: Arc<dyn TieringClient> = Arc::new(WireCluster::new(daemon));
     let warehouse =
         OpenWarehouse::open(server.warehouse(), &Default::default()).map_err(Failure::error)?;
-    for path in [&lineitem, &part] {
-        let loaded = log_rows(&client, path).await?;
+    for (path, loaded) in [(&lineitem, lineitems), (&part, parts)] {
+        let in_log = log_rows(&client, path).await?;
+        if in_log != loaded {
+            return Err(Failure::failed(format!(
+                "{path}: {} rows were acknowledged, the log holds {}",
+                count(loaded),
+                count(in_log)
+            )));
+        }
         let in_lake = wait(&warehouse, path, loaded).await?;
         print(&format!(
             "\n{path}: {} loaded = {} in lake\n",
@@ -132,8 +139,8 @@ async fn load_table(
     table: &TablePath,
     source: &str,
     (partition_by, bucket_key, buckets): (Vec<String>, Vec<String>, Option<i32>),
-) -> Outcome {
-    load::run(Load {
+) -> Outcome<i64> {
+    let rows = load::run(Load {
         cluster: Cluster {
             bootstrap: vec![server.addr()],
             user: None,
@@ -150,7 +157,8 @@ async fn load_table(
         freshness: None,
         state: None,
     })
-    .await
+    .await?;
+    i64::try_from(rows).map_err(Failure::error)
 }
 
 /// Rows in the log: the sum of all buckets' high watermarks, of every partition's own buckets.

@@ -1,12 +1,27 @@
 //! `weir up`: server and daemon in one process.
 
+use weir_server::ServerConfig;
 use weir_tiering::cli::Up;
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::settings::Settings;
-use weir_tiering::cli::tier::{self, Surfaces, address, listen, say_ready, stop_signal};
-use weir_tiering::config::DaemonConfig;
+use weir_tiering::cli::tier::{
+    self, Parts, Surfaces, address, daemon_broke, listen, say_ready, stop_signal,
+};
+use weir_tiering::config::{DaemonConfig, SaslConfig};
+
+use weir_tiering::http::Probe;
 
 use super::serve;
+
+/// A user of the server, as whom the daemon logs in where it is told none.
+fn first_user(config: &ServerConfig) -> Option<SaslConfig> {
+    let users = &config.sasl.as_ref()?.users;
+    let (user, password) = users.iter().next()?;
+    Some(SaslConfig {
+        user: user.clone(),
+        password: password.clone(),
+    })
+}
 
 /// Runs both until SIGTERM or SIGINT: first the daemon ends its rounds, then the server stops.
 pub(crate) async fn run(arguments: Up) -> Outcome {
@@ -17,10 +32,12 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
     let http = listen(&arguments.common.http).await?;
     let grpc = listen(&arguments.grpc).await?;
     let (http_address, grpc_address) = (address(&http)?, address(&grpc)?);
+    let sasl = daemon.sasl.clone().or_else(|| first_user(&config));
     let server = serve::start(config).await?;
     let daemon = DaemonConfig {
         bootstrap: vec![server.addr()],
         warehouse: server.warehouse().to_owned(),
+        sasl,
         foreign: Some(false),
         ..daemon
     };
@@ -33,14 +50,18 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
     };
     let mut surfaces = Surfaces::new(stop.clone());
     surfaces.serve_grpc(grpc, handle.clone());
-    let registries = vec![server.metrics(), registry];
+    let parts = Parts {
+        daemon: Some(handle.clone()),
+        server: Some(Probe::new(server.readiness())),
+        registries: vec![server.metrics(), registry],
+    };
     let about = format!(
         "server at {}, lake in {}",
         server.addr(),
         server.warehouse()
     );
-    surfaces.serve_http(http, about, Some(handle.clone()), registries);
-    if stop.run_until_cancelled(handle.ready()).await.is_some() {
+    surfaces.serve_http(http, about, parts);
+    if let Some(Ok(())) = stop.run_until_cancelled(handle.ready()).await {
         say_ready(&format!(
             "READY fluss={} http={http_address} grpc={grpc_address} warehouse={}",
             server.addr(),
@@ -50,6 +71,7 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
     let ended = tokio::select! {
         ended = surfaces.wait() => ended,
         reason = server.failed() => Err(Failure::failed(reason)),
+        () = handle.ended() => Err(daemon_broke()),
     };
     handle.shutdown().await;
     server.shutdown().await;

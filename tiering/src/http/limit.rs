@@ -1,15 +1,18 @@
 //! A listener that holds back connections beyond a limit.
 
+use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep, sleep};
 
 /// Accepts while fewer than the limit are open; further connections wait in the socket's queue.
 #[derive(Debug)]
@@ -18,10 +21,14 @@ pub(super) struct Limited {
     permits: Arc<Semaphore>,
 }
 
-/// A connection that counts.
+/// A connection that sends nothing for so long is closed.
+const SILENCE: Duration = Duration::from_mins(1);
+
+/// A connection that counts, as long as something comes from the other side.
 #[derive(Debug)]
 pub(super) struct Counted {
     stream: TcpStream,
+    silence: Pin<Box<Sleep>>,
     _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -45,6 +52,7 @@ impl Listener for Limited {
         (
             Counted {
                 stream,
+                silence: Box::pin(sleep(SILENCE)),
                 _permit: permit,
             },
             address,
@@ -62,7 +70,16 @@ impl AsyncRead for Counted {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if read.is_ready() {
+            self.silence.as_mut().reset(Instant::now() + SILENCE);
+            return read;
+        }
+        // The timer wakes the task, which then finds it over.
+        match self.silence.as_mut().poll(context) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

@@ -63,6 +63,8 @@ pub(crate) struct State {
     pub prepared: Vec<BTreeMap<TableBucket, LogOffset>>,
     /// Buckets that give no answer to reads.
     pub mute: Vec<TableBucket>,
+    /// Buckets whose offsets are not told.
+    pub no_offsets: Vec<TableBucket>,
     /// Buckets whose reads fail, again and again.
     pub troubled: BTreeMap<TableBucket, Trouble>,
     /// Buckets whose reads fail for the rest of a round.
@@ -221,18 +223,23 @@ impl TieringClient for FakeCluster {
         kind: OffsetKind,
     ) -> Result<BTreeMap<BucketId, Result<LogOffset>>> {
         self.call("list offsets", |state| {
+            let untold = state.no_offsets.clone();
             let logs = &state.table("list offsets", path)?.logs;
             let offset = |bucket| {
+                if untold.contains(&bucket) {
+                    let code = Some(ErrorCode::LeaderNotAvailable);
+                    return Err(Error::cluster("list offsets", code, true, "no leader"));
+                }
                 let log = logs.get(&bucket).cloned().unwrap_or_default();
-                LogOffset(if kind == OffsetKind::Earliest {
+                Ok(LogOffset(if kind == OffsetKind::Earliest {
                     log.start
                 } else {
                     log.end
-                })
+                }))
             };
             Ok(group
                 .buckets(table)
-                .map(|bucket| (bucket.bucket, Ok(offset(bucket))))
+                .map(|bucket| (bucket.bucket, offset(bucket)))
                 .collect())
         })
         .await
