@@ -3,7 +3,7 @@
 mod admin;
 mod databases;
 mod describe;
-mod error;
+pub(crate) mod error;
 mod fetch;
 mod kv;
 mod metadata;
@@ -27,7 +27,7 @@ use weir_protocol::api_key::ApiKey;
 use weir_protocol::frame;
 use weir_protocol::message::Request;
 
-pub(crate) use error::{Failure, sentence};
+pub(crate) use error::Failure;
 
 use crate::cluster::MetadataCache;
 use crate::coordinator::Coordinator;

@@ -56,9 +56,10 @@ pub use meta::Gap;
 pub use recovery::RecoveryReport;
 pub use segment::ReadBatches;
 
+use cut::ReadRequest;
 use meta::LogMeta;
 use recovery::{Recovered, Recovery};
-use segment::{AppendFault, ReadRequest, Segment};
+use segment::{AppendFault, Segment};
 use writer_state::WriterStates;
 
 /// What a log is opened with.

@@ -16,7 +16,7 @@ use weir_protocol::schema::Schema;
 
 use crate::enumerate::{BucketGroup, PartitionView};
 use crate::error::Result;
-use crate::round::{Epochs, Lease};
+use crate::lease::{Epochs, Lease};
 use crate::split::Split;
 
 pub mod wire;

@@ -22,8 +22,9 @@ use crate::cluster::{LakeProgress, Registration, TieringClient};
 use crate::enumerate::BucketGroup;
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
+use crate::lease::{Epochs, Lease};
 use crate::ranges;
-use crate::round::{Committable, Epochs, Lease};
+use crate::round::Committable;
 use crate::wall::unique_name;
 
 /// The commit user of tiering, the reference's own, so that either side can go on where the other

@@ -1,7 +1,7 @@
 //! Tiering: takes the tables of a Fluss cluster and keeps a Paimon table for each, seconds behind,
 //! exactly once.
 //!
-//! A round of one table goes one way: the coordinator hands out the table ([`round::Lease`]),
+//! A round of one table goes one way: the coordinator hands out the table ([`lease::Lease`]),
 //! [`mod@enumerate`] turns offsets into splits, [`worker`]s write each split's rows as files of one
 //! bucket, the [`committer`] publishes them and reports the progress. The [`daemon`] runs rounds of
 //! many tables side by side; [`grpc`] and [`http`] tell how they fare, [`mod@verify`] audits what

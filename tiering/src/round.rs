@@ -12,11 +12,10 @@ use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket};
 
 use crate::cluster::Trouble;
 use crate::error::{Error, Result};
+use crate::lease::Lease;
+use crate::phase::Phase;
 use crate::ranges::BucketRange;
 use crate::split::Split;
-
-pub use crate::lease::{Epochs, Lease};
-pub use crate::phase::Phase;
 
 /// When a round ends although its splits have more to give.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

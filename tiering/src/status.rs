@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use weir_protocol::ids::{TableId, TablePath};
 
-use crate::round::{Cut, Phase};
+use crate::phase::Phase;
+use crate::round::Cut;
 
 /// How a table fares.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,6 +9,7 @@ use weir_protocol::proto::ErrorResponse;
 use crate::coordinator::tiering::Refusal;
 use crate::error::Error;
 use crate::log;
+use crate::sentence::sentence;
 
 /// The longest message sent to a client, bytes.
 const MAX_MESSAGE_BYTES: usize = 4096;
@@ -71,32 +72,6 @@ impl From<Failure> for ErrorResponse {
             error_message,
         }
     }
-}
-
-/// The error and what it came from, in one line, without saying the same twice.
-pub(crate) fn sentence(error: &dyn std::error::Error) -> String {
-    let mut text = without_generic(&error.to_string());
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = without_generic(&cause.to_string());
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
-    }
-    text
-}
-
-/// Leaves out `Generic STORE error`, the object store's word for "some error", which says nothing.
-fn without_generic(text: &str) -> String {
-    let says_something = |part: &&str| {
-        let store = part.strip_prefix("Generic ");
-        let store = store.and_then(|rest| rest.strip_suffix(" error"));
-        store.is_none_or(|store| store.contains(' '))
-    };
-    let parts: Vec<&str> = text.split(": ").filter(says_something).collect();
-    parts.join(": ")
 }
 
 impl From<&Error> for ErrorCode {

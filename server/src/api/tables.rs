@@ -15,6 +15,7 @@ use weir_protocol::schema::{Column, LogicalType};
 use super::{Call, Outcome, answer, if_exists, if_missing};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
+use crate::sentence::sentence;
 
 pub(super) async fn run(coordinator: &Arc<Coordinator>, call: Call) -> Outcome {
     let body = call.body;
@@ -151,12 +152,4 @@ pub(super) fn property_changes(
         }
     };
     changes.into_iter().map(change).collect()
-}
-
-/// An error of a codec with what it came from.
-fn sentence(error: &weir_protocol::Error) -> String {
-    use std::error::Error as _;
-    error
-        .source()
-        .map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }

@@ -267,7 +267,22 @@ impl Coordinator {
 /// Whether no further attempt can help: the fault is in what is stored, or another process took over.
 fn is_final(error: &Error) -> bool {
     let is_deposed = matches!(error, Error::Catalog(weir_catalog::Error::Fenced { .. }));
-    is_deposed || super::start::is_of_one_table(error)
+    is_deposed || is_of_one_table(error)
+}
+
+/// Whether an error lies in what is stored of one table.
+pub(super) fn is_of_one_table(error: &Error) -> bool {
+    use weir_catalog::Error as Catalog;
+    matches!(
+        error,
+        Error::Catalog(
+            Catalog::Corrupt { .. }
+                | Catalog::NewerVersion { .. }
+                | Catalog::StaleMetadata { .. }
+                | Catalog::SchemaNotExist { .. }
+                | Catalog::InvalidConfig { .. },
+        )
+    )
 }
 
 #[cfg(test)]

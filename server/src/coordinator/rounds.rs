@@ -15,7 +15,7 @@ use weir_protocol::proto::{
 };
 
 use super::tiering::{Ending, Registration, RoundStats, Scheduler, State};
-use crate::api::Failure;
+use crate::api::error::Failure;
 use crate::config::TieringConfig;
 use crate::error::Error;
 use crate::metrics::Metrics;

@@ -12,7 +12,7 @@ use weir_catalog::store::{Key, MetadataStore};
 use weir_protocol::ids::{PartitionId, TableId, TablePath};
 
 use super::Coordinator;
-use super::activation::Wanted;
+use super::activation::{Wanted, is_of_one_table};
 use crate::error::Error;
 
 /// How many tables and partitions are activated at the same time.
@@ -139,21 +139,6 @@ fn unless_of_one_table<T>(path: &TablePath, result: Result<T, Error>) -> Result<
         }
         Err(error) => Err(error),
     }
-}
-
-/// Whether an error lies in what is stored of one table.
-pub(super) fn is_of_one_table(error: &Error) -> bool {
-    use weir_catalog::Error as Catalog;
-    matches!(
-        error,
-        Error::Catalog(
-            Catalog::Corrupt { .. }
-                | Catalog::NewerVersion { .. }
-                | Catalog::StaleMetadata { .. }
-                | Catalog::SchemaNotExist { .. }
-                | Catalog::InvalidConfig { .. },
-        )
-    )
 }
 
 /// What log folders may be removed: of ids that were given out and belong to nothing any more.

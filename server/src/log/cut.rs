@@ -5,7 +5,17 @@ use std::ops::Range;
 use weir_protocol::ids::LogOffset;
 
 use super::batch::{BatchHeader, MAX_HEADER_BYTES};
-use super::segment::ReadRequest;
+
+/// What a reader wants.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadRequest {
+    pub(crate) from: LogOffset,
+    pub(crate) max_bytes: usize,
+    /// A first batch that is larger than this is left out, whatever else is said.
+    pub(crate) most_bytes: usize,
+    /// Batches that reach beyond are not served.
+    pub(crate) upto: LogOffset,
+}
 
 /// What to do after a piece of a segment was read.
 pub(crate) enum Cut {

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use weir_protocol::ids::LogOffset;
 
 use super::batch::{BatchHeader, MAX_HEADER_BYTES};
-use super::cut::{Cut, cut_batches};
+use super::cut::{Cut, ReadRequest, cut_batches};
 use super::disk::{self, Disk, DiskFile};
 use super::error::{Error, Result};
 use super::offset_index::{self, IndexBuilder, IndexEntry, IndexHeader};
@@ -466,17 +466,6 @@ pub(crate) enum AppendFault {
     Refused(Error),
     /// Bytes may stand behind the end: only recovery can tell.
     Torn(Error),
-}
-
-/// What a reader wants.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ReadRequest {
-    pub(crate) from: LogOffset,
-    pub(crate) max_bytes: usize,
-    /// A first batch that is larger than this is left out, whatever else is said.
-    pub(crate) most_bytes: usize,
-    /// Batches that reach beyond are not served.
-    pub(crate) upto: LogOffset,
 }
 
 /// Whole batches, as they are stored.

@@ -9,10 +9,10 @@ use tokio::sync::watch;
 use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
 
 use super::TableInfo;
-use crate::api::sentence;
 use crate::error::Error;
 use crate::log::{self, Appended, Batches, Flushed, Log, ReadBatches};
 use crate::notice::Notice;
+use crate::sentence::sentence;
 
 /// Nothing of the bucket is known to be in the lake.
 const NOT_IN_LAKE: i64 = -1;

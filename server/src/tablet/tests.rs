@@ -28,7 +28,7 @@ use weir_protocol::record::log_batch;
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
 use super::{Append, Columns, FetchAnswer, FetchBucket, FetchRequest, Parts, TabletServer};
-use crate::api::Failure;
+use crate::api::error::Failure;
 use crate::config::{LimitsConfig, LogConfig};
 use crate::error::Error;
 use crate::log::disk::memory::{Crash, MemoryDisk};

@@ -18,7 +18,7 @@ use weir_protocol::proto::{
 
 use super::replica::{Epochs, ReplicaParts};
 use super::{Offline, Replica, Slot, TableInfo, TabletServer};
-use crate::api::Failure;
+use crate::api::error::Failure;
 use crate::error::Error;
 use crate::log::Log;
 use crate::peer::Stopped;

@@ -26,7 +26,7 @@ use super::{
 use crate::config::DaemonConfig;
 use crate::enumerate::{BucketGroup, PartitionView};
 use crate::error::{Error, Result, sentence};
-use crate::round::{Epochs, Lease};
+use crate::lease::{Epochs, Lease};
 use crate::split::Split;
 
 /// How long a bucket in trouble is waited for, before the round goes on without it.

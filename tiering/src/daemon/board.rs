@@ -10,7 +10,8 @@ use super::lag::{Known, Seen};
 use crate::cluster::{Heartbeat, HeartbeatAnswer, HeartbeatEntry, Refusal, RoundStats};
 use crate::config::RetryConfig;
 use crate::error::{Error, Result, Verdict};
-use crate::round::{Epochs, Lease, Phase};
+use crate::lease::{Epochs, Lease};
+use crate::phase::Phase;
 use crate::runner::RoundReport;
 use crate::status::{Activity, TableStatus};
 

@@ -7,7 +7,8 @@ use weir_protocol::ids::{TableId, TablePath};
 use crate::cluster::Trouble;
 use crate::config::RetryConfig;
 use crate::error::{Error, Verdict};
-use crate::round::{Cut, Lease};
+use crate::lease::Lease;
+use crate::round::Cut;
 use crate::runner::RoundReport;
 use crate::status::{Activity, RoundOutcome, RoundSummary, TableState, TableStatus, cut_name};
 

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use weir_protocol::ids::{CoordinatorEpoch, TableId, TablePath, TieringEpoch, TotalBuckets};
 
 use super::*;
+use crate::lease::Epochs;
 
 const LIMITS: Limits = Limits {
     max_duration: Duration::from_secs(5),

@@ -22,7 +22,7 @@ use crate::cluster::{
 };
 use crate::enumerate::{BucketGroup, PartitionView};
 use crate::error::{Error, Result};
-use crate::round::{Epochs, Lease};
+use crate::lease::{Epochs, Lease};
 use crate::split::Split;
 
 /// One bucket's log: stored batches, whose offsets are set.

@@ -34,9 +34,9 @@ use crate::committer::{self, COMMIT_USER, Committers, EpochFence};
 use crate::enumerate::PartitionView;
 use crate::error::Result;
 use crate::lake_table::Warehouse;
+use crate::lease::Lease;
 use crate::memory::MemoryBudget;
 use crate::ranges;
-use crate::round::Lease;
 use crate::runner::{RoundReport, Runner, RunnerLimits};
 use crate::worker::{RoundSignals, WorkerResources};
 
