@@ -140,7 +140,7 @@ pub struct Common {
     /// A file with settings (TOML); the command line and `-o` win over it.
     #[arg(long, env = "WEIR_CONFIG")]
     pub config: Option<PathBuf>,
-    /// One setting, for example `-o log.flush=always`; may be repeated.
+    /// One setting, for example `-o tiering.memory=268435456`; may be repeated.
     #[arg(short = 'o', value_name = "KEY=VALUE", value_parser = setting)]
     pub options: Vec<(String, String)>,
     /// Health, metrics and the page.
@@ -281,7 +281,7 @@ pub enum TableCommand {
     Create(TableCreate),
     /// Changes options, or adds a nullable column at the end.
     #[command(
-        after_help = "Example:\n  weir table alter demo.events --set table.datalake.freshness=30s --add-column 'note STRING'"
+        after_help = "Examples, options and columns one command each:\n  weir table alter demo.events --set table.datalake.freshness=30s\n  weir table alter demo.events --add-column 'note STRING'"
     )]
     Alter(TableAlter),
     /// Drops a table; its lake table stays.
