@@ -22,6 +22,7 @@ pub mod leader;
 pub mod model;
 pub mod occ;
 pub mod offsets_files;
+pub mod sentence;
 pub mod store;
 #[cfg(test)]
 mod test_store;

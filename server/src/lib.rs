@@ -21,7 +21,6 @@ mod notice;
 pub mod offline;
 mod peer;
 mod reads;
-mod sentence;
 pub mod server;
 pub mod shutdown;
 mod tablet;

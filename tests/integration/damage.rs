@@ -28,6 +28,18 @@ async fn append(cluster: &Cluster, path: &TablePath, from: i64) {
     writer.close().await.expect("the rows are acknowledged");
 }
 
+/// A table of two buckets whose 100 rows are in the lake; the daemon runs.
+async fn tiered_table(cluster: &mut Cluster) -> TablePath {
+    let path = path("t");
+    let table = bucketed(plain(), 2, &["id"]);
+    let made = cluster.client.create_table(&path, &table, false).await;
+    made.expect("the table is created");
+    append(cluster, &path, 0).await;
+    cluster.tier().await;
+    cluster.wait_tiered(&path).await;
+    path
+}
+
 /// The files below `folder` whose names end so.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -99,13 +111,7 @@ async fn verify(cluster_addr: &str, path: &TablePath, lake: &Path, more: &[&str]
 #[tokio::test(flavor = "multi_thread")]
 async fn a_damaged_log_is_named_in_status_and_by_verify_and_other_buckets_go_on() {
     let mut cluster = Cluster::start().await;
-    let path = path("t");
-    let table = bucketed(plain(), 2, &["id"]);
-    let made = cluster.client.create_table(&path, &table, false).await;
-    made.expect("the table is created");
-    append(&cluster, &path, 0).await;
-    cluster.tier().await;
-    cluster.wait_tiered(&path).await;
+    let path = tiered_table(&mut cluster).await;
     cluster.stop_tiering().await;
     append(&cluster, &path, 100).await;
     let ends = cluster.log_ends(&path).await;
@@ -176,13 +182,7 @@ async fn a_damaged_log_is_named_in_status_and_by_verify_and_other_buckets_go_on(
 #[tokio::test(flavor = "multi_thread")]
 async fn verify_exits_1_and_names_the_bucket_if_the_log_is_damaged_below_the_lakes_end() {
     let mut cluster = Cluster::start().await;
-    let path = path("t");
-    let table = bucketed(plain(), 2, &["id"]);
-    let made = cluster.client.create_table(&path, &table, false).await;
-    made.expect("the table is created");
-    append(&cluster, &path, 0).await;
-    cluster.tier().await;
-    cluster.wait_tiered(&path).await;
+    let path = tiered_table(&mut cluster).await;
     cluster.stop().await;
     for log in files(&cluster.data_dir(), ".log") {
         if log.to_str().is_some_and(|name| name.contains("bucket-1/")) {

@@ -1,6 +1,7 @@
 //! Every crate's errors as codes of the protocol: the one place where meaning becomes a number.
 
 use bytes::Bytes;
+use weir_catalog::sentence::sentence;
 use weir_catalog::store::StoreError;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::frame;
@@ -9,7 +10,6 @@ use weir_protocol::proto::ErrorResponse;
 use crate::coordinator::tiering::Refusal;
 use crate::error::Error;
 use crate::log;
-use crate::sentence::sentence;
 
 /// The longest message sent to a client, bytes.
 const MAX_MESSAGE_BYTES: usize = 4096;
@@ -210,12 +210,5 @@ mod tests {
         assert_eq!(code, ErrorCode::DiskWriteLocked);
         let said = "cannot write /d/0.log: No space left on device (os error 28)";
         assert_eq!(message, said);
-        let wrapped = object_store::Error::Generic {
-            store: "DurableLocal",
-            source: Box::new(full()),
-        };
-        let lake = weir_lake_format::Error::store(&"t/f".into(), wrapped);
-        let said = "t/f: the object store failed: No space left on device (os error 28)";
-        assert_eq!(sentence(&lake), said);
     }
 }

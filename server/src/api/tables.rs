@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use weir_catalog::ddl::{ColumnPosition, TableChange};
+use weir_catalog::sentence::sentence;
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
@@ -15,7 +16,6 @@ use weir_protocol::schema::{Column, LogicalType};
 use super::{Call, Outcome, answer, if_exists, if_missing};
 use crate::coordinator::Coordinator;
 use crate::error::Error;
-use crate::sentence::sentence;
 
 pub(super) async fn run(coordinator: &Arc<Coordinator>, call: Call) -> Outcome {
     let body = call.body;

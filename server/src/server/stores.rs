@@ -12,7 +12,7 @@ use weir_lake_format::store::probe_writable;
 use crate::data_dir::DataDir;
 use crate::error::Error;
 use crate::meta_store::RocksMetadataStore;
-use crate::sentence::sentence;
+use weir_catalog::sentence::sentence;
 
 /// The longest wait for the lake's root, and for that of the offsets files, at a start.
 const PROBE_DEADLINE: Duration = Duration::from_secs(30);

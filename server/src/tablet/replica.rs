@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use weir_catalog::sentence::sentence;
 use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
 
 use super::TableInfo;
 use crate::error::Error;
 use crate::log::{self, Appended, Batches, Flushed, Log, ReadBatches};
 use crate::notice::Notice;
-use crate::sentence::sentence;
 
 /// Nothing of the bucket is known to be in the lake.
 const NOT_IN_LAKE: i64 = -1;

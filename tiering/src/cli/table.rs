@@ -190,6 +190,18 @@ async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
     Ok(parts)
 }
 
+/// Rows that the log ever took, those that retention removed among them: the sum of all buckets' high
+/// watermarks, of every partition's own buckets.
+///
+/// # Errors
+/// If the cluster can't be asked, or a bucket has no answer.
+pub async fn log_rows(client: &Client, path: &TablePath) -> Result<i64, Error> {
+    let info = client.table_info(path).await?;
+    let parts = parts(client, &info).await?;
+    let ends = parts.iter().flat_map(|part| &part.offsets);
+    Ok(ends.map(|(_, _, end)| end).sum())
+}
+
 async fn show(arguments: TableTarget) -> Outcome {
     let client = cluster(&arguments.cluster).await?;
     let info = client

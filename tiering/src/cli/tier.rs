@@ -170,6 +170,8 @@ pub struct Parts {
 pub struct Surfaces {
     stop: CancellationToken,
     tasks: JoinSet<Outcome>,
+    /// How long running requests may take at the end.
+    drain: Duration,
 }
 
 impl Surfaces {
@@ -178,6 +180,7 @@ impl Surfaces {
         Self {
             stop,
             tasks: JoinSet::new(),
+            drain: DRAIN,
         }
     }
 
@@ -220,13 +223,31 @@ impl Surfaces {
             Some(first) = self.tasks.join_next() => ended = first.unwrap_or_else(|e| Err(Failure::failed(e))),
         }
         self.stop.cancel();
-        let drained = tokio::time::timeout(DRAIN, async {
+        let rest = async {
             while let Some(next) = self.tasks.join_next().await {
-                ended = ended.and(next.unwrap_or_else(|error| Err(Failure::failed(error))));
+                let next = next.unwrap_or_else(|error| Err(Failure::failed(error)));
+                ended = std::mem::replace(&mut ended, Ok(())).and(next);
             }
-            ended
-        });
-        // Whoever holds a request half sent does not keep the process.
-        drained.await.unwrap_or(Ok(()))
+        };
+        // Whoever holds a request half sent does not keep the process, nor hide why it ends.
+        let _ = tokio::time::timeout(self.drain, rest).await;
+        ended
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_failure_is_told_though_a_request_never_ends() {
+        let mut surfaces = Surfaces::new(CancellationToken::new());
+        surfaces.drain = Duration::from_millis(20);
+        surfaces.tasks.spawn(std::future::pending());
+        surfaces
+            .tasks
+            .spawn(async { Err(Failure::failed("page: gone")) });
+        let failure = surfaces.wait().await.unwrap_err();
+        assert_eq!(failure.to_string(), "page: gone");
     }
 }

@@ -4,14 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
 use weir_protocol::client::{Client, ClientConfig};
-use weir_protocol::ids::{BucketId, TablePath};
+use weir_protocol::ids::TablePath;
 use weir_server::{RunningServer, ServerConfig};
+use weir_tiering::cli::connect::failure;
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::output::{count, print};
 use weir_tiering::cli::{
-    Cluster, Demo, LakeCommand, LakeTable, LakeTarget, Load, Warehouse, lake, load, tier, verify,
+    Cluster, Demo, LakeCommand, LakeTable, LakeTarget, Load, Warehouse, lake, load, table, tier,
+    verify,
 };
 use weir_tiering::cluster::TieringClient;
 use weir_tiering::cluster::wire::WireCluster;
@@ -95,7 +96,9 @@ async fn show(
     let warehouse =
         OpenWarehouse::open(server.warehouse(), &Default::default()).map_err(Failure::error)?;
     for (path, loaded) in [(&lineitem, lineitems), (&part, parts)] {
-        let in_log = log_rows(&client, path).await?;
+        let in_log = table::log_rows(&client, path)
+            .await
+            .map_err(|error| failure(&error))?;
         if in_log != loaded {
             return Err(Failure::failed(format!(
                 "{path}: {} rows were acknowledged, the log holds {}",
@@ -159,40 +162,6 @@ async fn load_table(
     })
     .await?;
     i64::try_from(rows).map_err(Failure::error)
-}
-
-/// Rows in the log: the sum of all buckets' high watermarks, of every partition's own buckets.
-async fn log_rows(client: &Client, path: &TablePath) -> Outcome<i64> {
-    let info = client.table_info(path).await.map_err(Failure::error)?;
-    let mut groups = Vec::new();
-    if info.descriptor.is_partitioned() {
-        for partition in client.list_partitions(path).await.map_err(Failure::error)? {
-            let buckets = partition.total_buckets(&info).map_err(Failure::error)?;
-            groups.push((Some(partition.id), buckets));
-        }
-    } else {
-        groups.push((None, info.total_buckets().map_err(Failure::error)?));
-    }
-    let mut rows = 0;
-    for (partition, buckets) in groups {
-        let request = OffsetsRequest {
-            path: path.clone(),
-            table: info.table_id,
-            partition,
-            buckets: (0..buckets.0).map(BucketId).collect(),
-            spec: OffsetSpec::Latest,
-            routing_count: buckets,
-        };
-        for end in client
-            .list_offsets(&request)
-            .await
-            .map_err(Failure::error)?
-            .into_values()
-        {
-            rows += end.map_err(Failure::error)?.0;
-        }
-    }
-    Ok(rows)
 }
 
 /// Waits until the lake table holds as many rows as were loaded.
