@@ -192,7 +192,10 @@ fn every_dependency_is_used() {
     let mut found = Vec::new();
     let mut used = BTreeSet::new();
     let sources = sources();
-    let rooms = ARROWS.iter().map(|(room, _)| *room).chain(["tests"]);
+    let rooms = ARROWS
+        .iter()
+        .map(|(room, _)| *room)
+        .chain(["tests", "tests/fuzz"]);
     for room in rooms {
         let manifest = root().join(room).join("Cargo.toml");
         let manifest = fs::read_to_string(manifest).expect("a manifest");
@@ -347,4 +350,80 @@ fn the_top_level_holds_what_the_design_says() {
         .filter(|name| !name.starts_with('.') && !allowed.contains(&name.as_str()))
         .collect();
     assert_none("top level", &found.into_iter().collect::<Vec<_>>());
+}
+
+/// The numbers of the field cases that a test is named after.
+fn shown_field_cases() -> BTreeSet<u32> {
+    let mut shown = BTreeSet::new();
+    for path in files() {
+        let kind = path.extension().and_then(|extension| extension.to_str());
+        if !matches!(kind, Some("rs" | "py")) {
+            continue;
+        }
+        let text = fs::read_to_string(root().join(&path)).expect("a source file is UTF-8");
+        for line in text.lines() {
+            let line = line.trim_start().trim_start_matches("async ");
+            let name = line
+                .strip_prefix("fn fc_")
+                .or_else(|| line.strip_prefix("def fc_"));
+            shown.extend(name.and_then(|name| name.get(..3)?.parse::<u32>().ok()));
+        }
+    }
+    shown
+}
+
+#[test]
+fn the_list_of_field_cases_is_true() {
+    const CASES: u32 = 108;
+    let list = fs::read_to_string(root().join("tests/field-cases.md")).expect("the list");
+    let shown = shown_field_cases();
+    let mut found = Vec::new();
+    let mut listed = Vec::new();
+    for line in list.lines().filter(|line| line.starts_with("| FC-")) {
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        let number = cells[1]
+            .trim_start_matches("FC-")
+            .parse::<u32>()
+            .expect("a number");
+        let state = cells[3];
+        listed.push(number);
+        let has_test = shown.contains(&number);
+        let is_right = match state.split(':').next() {
+            Some("shown" | "partly") => has_test,
+            Some("waits" | "open") => !has_test && state.contains(": "),
+            _ => false,
+        };
+        if !is_right {
+            found.push(format!(
+                "FC-{number:03} is listed as {state:?}, has a test: {has_test}"
+            ));
+        }
+    }
+    assert_eq!(
+        listed,
+        (1..=CASES).collect::<Vec<_>>(),
+        "each case once, in order"
+    );
+    assert_none("what the list says is so", &found);
+}
+
+#[test]
+fn planted_bugs_still_fit_the_sources() {
+    let mut found = Vec::new();
+    for path in files() {
+        if !path.starts_with("tests/sim/planted") || path.extension().is_none_or(|e| e != "patch") {
+            continue;
+        }
+        let checked = Command::new("git")
+            .args(["apply", "--check"])
+            .arg(&path)
+            .current_dir(root())
+            .output()
+            .expect("git checks a patch");
+        if !checked.status.success() {
+            let said = String::from_utf8_lossy(&checked.stderr).into_owned();
+            found.push(format!("{}: {said}", path.display()));
+        }
+    }
+    assert_none("a bug that can't be planted shows nothing", &found);
 }

@@ -12,7 +12,7 @@ use object_store::path::Path;
 use weir_lake_format::paths::table_path;
 use weir_lake_format::{NewTable, SchemaChange, Table, TableSchema};
 use weir_protocol::descriptor::TableDescriptor;
-use weir_protocol::ids::TablePath;
+use weir_protocol::ids::{TableId, TablePath};
 use weir_protocol::schema::Schema;
 
 use crate::clock::Clock;
@@ -21,8 +21,17 @@ use crate::convert::{
     lake_option, new_lake_table, own_columns,
 };
 use crate::ddl::TableChange;
-use crate::ddl::properties::{LAKE_DATABASE, LAKE_TABLE};
+use crate::ddl::properties::{self, LAKE_DATABASE, LAKE_TABLE};
 use crate::{Error, Result};
+
+mod claim;
+
+pub use claim::{Claimed, claim, is_claim};
+
+/// The commit user of tiering, the reference's own.
+const TIERING_USER: &str = "__fluss_lake_tiering";
+/// The snapshot property in which our tiering notes the table's id down.
+const TIERED_TABLE_ID: &str = "weir-table-id";
 
 /// How often a change of a lake schema is tried against others.
 const SCHEMA_ATTEMPTS: u32 = 5;
@@ -30,10 +39,11 @@ const SCHEMA_ATTEMPTS: u32 = 5;
 /// Why a lake table is created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LakeCreation {
-    /// The table itself is new: an existing lake table must be empty.
+    /// The table itself is new: an existing lake table must be empty, and is claimed.
     NewTable,
-    /// The lake is switched on for a table that exists: an existing lake table may be its own.
-    SwitchedOn,
+    /// The lake is switched on for a table that exists and was tiered before: an existing lake table
+    /// must be its own, by the id that tiering noted down.
+    SwitchedOn(TableId),
 }
 
 /// What the catalog needs of a lake.
@@ -122,7 +132,7 @@ impl PaimonCatalog {
         &self,
         path: &TablePath,
         lake_table: &Table,
-        wanted: &NewTable,
+        (table, wanted): (&TableDescriptor, &NewTable),
         creation: LakeCreation,
     ) -> Result<()> {
         let exists = |reason: String| Error::LakeTableAlreadyExist {
@@ -137,18 +147,34 @@ impl PaimonCatalog {
         if let Some(reason) = incompatibility(&schema, wanted) {
             return Err(exists(reason));
         }
-        if creation == LakeCreation::SwitchedOn {
-            return Ok(());
+        if let LakeCreation::SwitchedOn(id) = creation {
+            if properties::adopts_history(&table.properties) {
+                return Ok(());
+            }
+            return match foreign_history(lake_table, id)
+                .await
+                .map_err(|e| failed(path, e))?
+            {
+                Some(reason) => Err(exists(format!(
+                    "{reason}: its history is not the table's own; set {}=adopt together with the lake to \
+                     go on behind its rows, or move that lake table away",
+                    properties::LAKE_HISTORY
+                ))),
+                None => Ok(()),
+            };
         }
-        match lake_table
-            .latest_snapshot_id()
+        match claim(lake_table, self.clock.now_ms())
             .await
             .map_err(|e| failed(path, e))?
         {
-            Some(snapshot) => Err(exists(format!(
+            Claimed::Yes => Ok(()),
+            Claimed::InUse(snapshot) => Err(exists(format!(
                 "it holds rows already, up to snapshot {snapshot}"
             ))),
-            None => Ok(()),
+            Claimed::Busy => Err(Error::Conflict {
+                what: format!("lake table {path}"),
+                attempts: SCHEMA_ATTEMPTS,
+            }),
         }
     }
 
@@ -196,7 +222,7 @@ impl LakeCatalog for PaimonCatalog {
         let wanted = new_lake_table(path, table)?;
         if let Some(existing) = self.open(path, table).await? {
             return self
-                .check_existing(path, &existing, &wanted, creation)
+                .check_existing(path, &existing, (table, &wanted), creation)
                 .await;
         }
         let schema = TableSchema::create(wanted.clone(), self.clock.now_ms())
@@ -207,7 +233,7 @@ impl LakeCatalog for PaimonCatalog {
             Err(weir_lake_format::Error::AlreadyExists { .. }) => {
                 match self.open(path, table).await? {
                     Some(existing) => {
-                        self.check_existing(path, &existing, &wanted, creation)
+                        self.check_existing(path, &existing, (table, &wanted), creation)
                             .await
                     }
                     None => Err(gone(path)),
@@ -294,6 +320,29 @@ impl LakeCatalog for PaimonCatalog {
         })
         .await
     }
+}
+
+/// Why a lake table's history is not that of the table `id`; a lake table without rows of anybody has
+/// none.
+async fn foreign_history(
+    lake_table: &Table,
+    id: TableId,
+) -> weir_lake_format::Result<Option<String>> {
+    let Some(latest) = lake_table.latest_snapshot().await? else {
+        return Ok(None);
+    };
+    if is_claim(&latest) {
+        return Ok(None);
+    }
+    let latest = latest.id;
+    let Some(own) = lake_table.own_latest(TIERING_USER).await? else {
+        let reason = format!("it has no snapshot of tiering among those up to {latest}");
+        return Ok(Some(reason));
+    };
+    let found = own.property(TIERED_TABLE_ID);
+    Ok(found
+        .filter(|found| **found != id.to_string())
+        .map(|found| format!("its snapshot {} is of table {found}, not {id}", own.id)))
 }
 
 /// What the lake said of a change that may be made again, since each is idempotent: so a change of

@@ -112,10 +112,11 @@ async fn resend(store: &dyn MetadataStore, what: &str, txn: &Txn) -> Result<Opti
         match store.commit(txn.clone()).await {
             Ok(revision) => return Ok(Some(revision)),
             Err(StoreError::Conflict { .. } | StoreError::Fenced) => {
-                if is_ours(store, txn).await == Some(true) {
-                    return Ok(None);
+                match is_ours(store, txn).await {
+                    Some(true) => return Ok(None),
+                    Some(false) => break,
+                    None => tracing::warn!(what, resend, "what a commit left can't be read yet"),
                 }
-                break;
             }
             Err(error) => {
                 tracing::warn!(what, resend, %error, "the outcome of a commit is unknown");

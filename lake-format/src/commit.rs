@@ -4,13 +4,13 @@
 //! them: of several committers that build on the same snapshot one wins, the others look again and
 //! retry. What a lost reply did is read back, never guessed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::error::Result;
-use crate::manifest::ManifestEntry;
+use crate::manifest::{FileKey, FileKind, ManifestEntry};
 use crate::snapshot::{CommitKind, Snapshot};
-use crate::table::Table;
+use crate::table::{Table, TableIdentity};
 use crate::write::CommitMessage;
 
 mod base;
@@ -20,9 +20,13 @@ mod merge;
 mod plan;
 mod scan;
 #[cfg(test)]
+mod store_tests;
+#[cfg(test)]
 mod tests;
 
 pub use conflict::Conflict;
+
+pub(crate) use scan::newest_of;
 
 use base::Base;
 use execute::{Attempt, Published, ReadBack};
@@ -111,25 +115,47 @@ impl RetryPolicy {
     }
 }
 
-/// How a commit ended. Only `Committed` published anything: after the others the new data files may
-/// be deleted.
+/// How a commit ended. Only `Committed` published anything now.
 #[must_use]
-#[expect(clippy::large_enum_variant, reason = "there is one a commit")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum CommitOutcome {
     /// This snapshot was published.
     Committed(Snapshot),
+    /// This snapshot, the newest of the commit user, is the very same commit: it was made before.
+    AlreadyCommitted(Snapshot),
     /// There was nothing to commit.
     Nothing,
     /// The guard forbade it.
     Refused(GuardRefusal),
     /// It contradicts what is in the table; the same commit will never succeed.
     Conflict(Conflict),
+    /// The folder holds another table than the one that the commit is meant for.
+    Replaced,
+    /// It was published in a folder that held another table already, and taken back. A writer of that
+    /// table may have built on it in between, so all its files stay; the orphan sweep finds them.
+    TakenBack,
     /// Others were faster each time; the same commit may succeed later.
     Exhausted {
         /// Attempts made.
         attempts: u32,
     },
+}
+
+impl CommitOutcome {
+    /// Whether no snapshot names the new data files, so that they may be deleted.
+    pub fn frees_files(&self) -> bool {
+        match self {
+            Self::Committed(_)
+            | Self::AlreadyCommitted(_)
+            | Self::TakenBack
+            | Self::Conflict(Conflict::AddedBefore { .. }) => false,
+            Self::Nothing
+            | Self::Refused(_)
+            | Self::Conflict(_)
+            | Self::Replaced
+            | Self::Exhausted { .. } => true,
+        }
+    }
 }
 
 /// Commits to one table, one commit after the other, remembering what is expensive to find out.
@@ -141,6 +167,7 @@ pub enum CommitOutcome {
 pub struct TableCommitter {
     table: Table,
     base: Base,
+    identity: Option<TableIdentity>,
 }
 
 impl TableCommitter {
@@ -149,6 +176,19 @@ impl TableCommitter {
         Self {
             table,
             base: Base::default(),
+            identity: None,
+        }
+    }
+
+    /// Commits go to the table of this identity only, not to one that was made in its folder later.
+    ///
+    /// It is looked at last before a snapshot is put, and first after it. The store can't put on
+    /// condition of another object, so the folder may change hands between look and put: then what
+    /// was put is taken back.
+    pub fn hold_to(&mut self, identity: &TableIdentity) {
+        if self.identity.as_ref() != Some(identity) {
+            self.base = Base::default();
+            self.identity = Some(identity.clone());
         }
     }
 
@@ -206,16 +246,17 @@ impl TableCommitter {
                     .prepare(request, change, guard, attempt, number)
                     .await?
                 {
-                    None => attempt.publish(&self.table).await?,
                     Some(outcome) => return Ok(outcome),
+                    None if self.is_replaced().await? => return Ok(CommitOutcome::Replaced),
+                    None => attempt.publish(&self.table).await?,
                 }
             };
             if let Published::Yes(built) = published {
-                return Ok(self.committed(change, *built).await);
+                return self.committed(change, *built, attempt).await;
             }
         }
         match attempt.give_up(&self.table).await? {
-            Some(built) => Ok(self.committed(change, *built).await),
+            Some(built) => self.committed(change, *built, attempt).await,
             None => Ok(CommitOutcome::Exhausted {
                 attempts: retry.max_retries.saturating_add(1),
             }),
@@ -237,7 +278,11 @@ impl TableCommitter {
         }
         change.check_buckets(self.base.schema()?)?;
         if let Some(conflict) = conflict::check(&mut self.base, &self.table, change).await? {
-            return Ok(Some(CommitOutcome::Conflict(conflict)));
+            let outcome = match self.made_before(request, change).await? {
+                Some(snapshot) => CommitOutcome::AlreadyCommitted(snapshot),
+                None => CommitOutcome::Conflict(conflict),
+            };
+            return Ok(Some(outcome));
         }
         let haste = if number == 0 {
             Haste::None
@@ -252,24 +297,66 @@ impl TableCommitter {
         Ok(None)
     }
 
+    /// The newest snapshot of the commit user, if it has the request's number and changed the same
+    /// files.
+    async fn made_before(
+        &self,
+        request: &CommitRequest,
+        change: &Change,
+    ) -> Result<Option<Snapshot>> {
+        let Some(own) = self.base.view().own_latest else {
+            return Ok(None);
+        };
+        let keys = |entries: &[ManifestEntry]| -> BTreeSet<(bool, FileKey)> {
+            let key = |entry: &ManifestEntry| (entry.kind == FileKind::Add, entry.key());
+            entries.iter().map(key).collect()
+        };
+        let is_same = own.commit_identifier == request.commit_identifier
+            && keys(&self.table.delta_entries(own).await?) == keys(&change.entries);
+        Ok(is_same.then(|| own.clone()))
+    }
+
     /// Finds out what a put whose reply was lost has done, and puts again what is not there.
     async fn settle(&self, guard: Guard<'_>, attempt: &mut Attempt) -> Result<Published> {
         match attempt.read_back(&self.table).await {
             ReadBack::Settled(published) => Ok(published),
             ReadBack::Unreadable => Ok(Published::Unknown),
-            ReadBack::Absent => match guard(&self.base.view()) {
-                Ok(()) => attempt.publish(&self.table).await,
-                // The lost put may still arrive: it is neither refused nor committed.
-                Err(_) => Err(attempt.unknown()),
-            },
+            ReadBack::Absent => {
+                let is_allowed = guard(&self.base.view()).is_ok();
+                match self.is_replaced().await {
+                    Ok(false) if is_allowed => attempt.publish(&self.table).await,
+                    Err(_) if is_allowed => Ok(Published::Unknown),
+                    // The lost put may still arrive: it is neither refused nor committed.
+                    _ => Err(attempt.unknown()),
+                }
+            }
         }
     }
 
-    async fn committed(&mut self, change: &Change, built: Head) -> CommitOutcome {
+    /// Whether the folder holds another table than the one to commit to.
+    async fn is_replaced(&self) -> Result<bool> {
+        match &self.identity {
+            Some(identity) => Ok(self.table.identity().await? != *identity),
+            None => Ok(false),
+        }
+    }
+
+    async fn committed(
+        &mut self,
+        change: &Change,
+        built: Head,
+        attempt: &mut Attempt,
+    ) -> Result<CommitOutcome> {
+        // Without an answer it stays as it is: the put took place.
+        if matches!(self.is_replaced().await, Ok(true)) {
+            self.base = Base::default();
+            attempt.take_back(&self.table, &built.snapshot).await?;
+            return Ok(CommitOutcome::TakenBack);
+        }
         execute::write_latest_hint(&self.table, built.snapshot.id).await;
         let snapshot = built.snapshot.clone();
         self.base.advance(change, built);
-        CommitOutcome::Committed(snapshot)
+        Ok(CommitOutcome::Committed(snapshot))
     }
 }
 
@@ -298,6 +385,6 @@ impl Table {
         let Some(latest) = self.latest_snapshot().await? else {
             return Ok(None);
         };
-        scan::newest_of(self, commit_user, latest).await
+        newest_of(self, commit_user, latest).await
     }
 }

@@ -22,9 +22,12 @@ use object_store::{
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
+mod staged;
 #[cfg(test)]
 mod tests;
 mod upload;
+
+pub use staged::{StagedFile, staged_files};
 
 use upload::DurableUpload;
 

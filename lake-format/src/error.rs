@@ -22,6 +22,12 @@ pub enum Error {
         /// The object.
         path: String,
     },
+    /// The snapshot was expired while it was used. Begin again with a newer one.
+    #[error("snapshot {id} has expired; begin again with a newer one")]
+    SnapshotExpired {
+        /// The snapshot.
+        id: i64,
+    },
     /// An object that must be created by us alone exists.
     #[error("{path} exists already")]
     AlreadyExists {
@@ -127,6 +133,7 @@ impl Error {
         match self {
             Self::Store { source, .. } => !is_refusal(source),
             Self::NotFound { .. }
+            | Self::SnapshotExpired { .. }
             | Self::AlreadyExists { .. }
             | Self::OutcomeUnknown { .. }
             | Self::Corrupt { .. }

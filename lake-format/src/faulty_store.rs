@@ -21,6 +21,8 @@ pub(crate) enum Fault {
     Before,
     /// The reply is lost.
     After,
+    /// The store does not allow it.
+    Denied,
     /// The store's client lost the reply, put again and met its own object.
     MetItself,
 }
@@ -129,6 +131,13 @@ fn lost() -> object_store::Error {
     }
 }
 
+fn denied(path: &Path) -> object_store::Error {
+    object_store::Error::PermissionDenied {
+        path: path.to_string(),
+        source: "denied".into(),
+    }
+}
+
 fn met_itself(path: &Path) -> object_store::Error {
     object_store::Error::AlreadyExists {
         path: path.to_string(),
@@ -159,6 +168,7 @@ impl ObjectStore for FaultyStore {
         match self.call("put", path) {
             None => self.inner.put_opts(path, payload, options).await,
             Some(Fault::Before) => Err(lost()),
+            Some(Fault::Denied) => Err(denied(path)),
             Some(Fault::After) => self
                 .inner
                 .put_opts(path, payload, options)
@@ -217,6 +227,10 @@ impl ObjectStore for FaultyStore {
     fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
         match self.call("list", prefix.unwrap_or(&Path::default())) {
             None => self.inner.list(prefix),
+            Some(Fault::Denied) => {
+                let refused = Err(denied(prefix.unwrap_or(&Path::default())));
+                futures::stream::iter([refused]).boxed()
+            }
             Some(_) => futures::stream::iter([Err(lost())]).boxed(),
         }
     }

@@ -1,6 +1,7 @@
 //! A typed view of the options that change bytes or rules.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use crate::error::{Error, Result};
 
@@ -120,6 +121,14 @@ impl<'a> TableOptions<'a> {
         self.number("manifest.merge-min-count", 30)
     }
 
+    /// `manifest.full-compaction-threshold-size` in bytes, 16 MiB by default.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSchema`] if it is no size.
+    pub fn manifest_full_compaction_size(&self) -> Result<u64> {
+        self.size("manifest.full-compaction-threshold-size", 16 << 20)
+    }
+
     /// `file.format`, `parquet` by default.
     pub fn file_format(&self) -> &'a str {
         self.get("file.format").unwrap_or("parquet")
@@ -177,7 +186,7 @@ impl<'a> TableOptions<'a> {
     }
 
     /// Other words than these two are errors to Java as well (paimon: `OptionsUtils`).
-    fn is_true(self, name: &str, default: bool) -> Result<bool> {
+    pub(crate) fn is_true(self, name: &str, default: bool) -> Result<bool> {
         match self.get(name) {
             None => Ok(default),
             Some(text) if text.eq_ignore_ascii_case("true") => Ok(true),
@@ -186,11 +195,18 @@ impl<'a> TableOptions<'a> {
         }
     }
 
-    fn number<T: std::str::FromStr>(self, name: &str, default: T) -> Result<T> {
+    pub(crate) fn number<T: std::str::FromStr>(self, name: &str, default: T) -> Result<T> {
         let Some(text) = self.get(name) else {
             return Ok(default);
         };
         text.trim().parse().map_err(|_| bad_option(name, text))
+    }
+
+    /// A duration; `None` if the option is not set.
+    pub(crate) fn duration(self, name: &str) -> Result<Option<Duration>> {
+        let text = self.get(name);
+        text.map(|text| parse_duration(text).ok_or_else(|| bad_option(name, text)))
+            .transpose()
     }
 
     fn size(self, name: &str, default: u64) -> Result<u64> {
@@ -198,6 +214,27 @@ impl<'a> TableOptions<'a> {
             return Ok(default);
         };
         parse_size(text).ok_or_else(|| bad_option(name, text))
+    }
+}
+
+/// A duration such as `1 h`, `30min`, `500` (milliseconds), in the units of paimon's `TimeUtils`.
+pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+    let text = text.trim();
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at_checked(digits)?;
+    let number: u64 = number.parse().ok()?;
+    let seconds = |factor: u64| number.checked_mul(factor).map(Duration::from_secs);
+    match unit.trim().to_ascii_lowercase().as_str() {
+        "ns" | "nano" | "nanosecond" | "nanoseconds" => Some(Duration::from_nanos(number)),
+        "µs" | "micro" | "microsecond" | "microseconds" => Some(Duration::from_micros(number)),
+        "" | "ms" | "milli" | "millisecond" | "milliseconds" => Some(Duration::from_millis(number)),
+        "s" | "sec" | "second" | "seconds" => seconds(1),
+        "m" | "min" | "minute" | "minutes" => seconds(60),
+        "h" | "hour" | "hours" => seconds(3_600),
+        "d" | "day" | "days" => seconds(86_400),
+        _ => None,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::datum::Datum;
 use crate::error::Result;
 use crate::options::{Names, TableOptions};
 use crate::schema::TableSchema;
-use crate::types::{DataField, DataType};
+use crate::types::{DataField, DataType, TypeKind};
 
 pub(crate) mod text;
 
@@ -93,7 +93,8 @@ impl Partition {
         Ok(path)
     }
 
-    /// The values as text by partition key, for messages and listings; null is `null`.
+    /// The values as text by partition key, for messages and listings: different partitions have
+    /// different texts. Null is `null`; a text that reads like something else stands in quotes.
     pub fn describe(&self, schema: &TableSchema) -> String {
         if self.values.is_empty() {
             return "the table".to_owned();
@@ -101,12 +102,35 @@ impl Partition {
         let mut shown = String::new();
         for (value, key) in self.values.iter().zip(&schema.partition_keys) {
             let kind = schema.field(key).map(|field| field.data_type.kind.clone());
-            let text = kind.and_then(|kind| value_text(value, &kind, Names::Sql).ok().flatten());
+            let text = kind.and_then(|kind| listed_text(value, kind));
             let comma = if shown.is_empty() { "" } else { "," };
             let _ = write!(shown, "{comma}{key}={}", text.as_deref().unwrap_or("null"));
         }
         shown
     }
+}
+
+/// The text of a value among others of its column; `None` for null.
+fn listed_text(value: &Datum, kind: TypeKind) -> Option<String> {
+    let kind = match kind {
+        // Milliseconds are kept under any precision.
+        TypeKind::Time { .. } if *value != Datum::Null => TypeKind::Time { precision: 3 },
+        kind => kind,
+    };
+    let text = match value {
+        Datum::Bytes(bytes) => bytes.iter().fold(String::new(), |mut hex, byte| {
+            let _ = write!(hex, "{byte:02x}");
+            hex
+        }),
+        _ => value_text(value, &kind, Names::Sql).unwrap_or_else(|_| Some(format!("{value:?}")))?,
+    };
+    let is_plain = |c: char| !c.is_control() && !matches!(c, ',' | '=' | '\'');
+    let is_clear = text != "null" && !text.is_empty() && text.trim() == text;
+    let is_text = matches!(value, Datum::String(_));
+    if !is_text || (is_clear && text.chars().all(is_plain)) {
+        return Some(text);
+    }
+    Some(format!("'{}'", text.replace('\'', "''")))
 }
 
 pub use text::value_text;

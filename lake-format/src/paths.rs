@@ -83,6 +83,46 @@ impl TablePaths {
         self.snapshot_dir().join("LATEST")
     }
 
+    /// `snapshot/EARLIEST`, a hint.
+    pub fn earliest_hint(&self) -> Path {
+        self.snapshot_dir().join("EARLIEST")
+    }
+
+    /// `tag/`.
+    pub fn tag_dir(&self) -> Path {
+        self.root.clone().join("tag")
+    }
+
+    /// `changelog/`.
+    pub fn changelog_dir(&self) -> Path {
+        self.root.clone().join("changelog")
+    }
+
+    /// `branch/`.
+    pub fn branch_dir(&self) -> Path {
+        self.root.clone().join("branch")
+    }
+
+    /// `consumer/`.
+    pub fn consumer_dir(&self) -> Path {
+        self.root.clone().join("consumer")
+    }
+
+    /// `index/`.
+    pub fn index_dir(&self) -> Path {
+        self.root.clone().join("index")
+    }
+
+    /// `statistics/`.
+    pub fn statistics_dir(&self) -> Path {
+        self.root.clone().join("statistics")
+    }
+
+    /// `weir/`: what we alone write; other engines neither read nor sweep it.
+    pub fn own_dir(&self) -> Path {
+        self.root.clone().join("weir")
+    }
+
     /// `manifest/`.
     pub fn manifest_dir(&self) -> Path {
         self.root.clone().join("manifest")

@@ -13,6 +13,7 @@ use crate::manifest::index::has_deletion_vectors;
 use crate::manifest::{ManifestEntry, decode_manifest, live_files};
 use crate::manifest_list::{ManifestFileMeta, decode_manifest_list};
 use crate::partition::Partition;
+use crate::predicate::Predicate;
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
 use crate::stats::ColumnStats;
@@ -22,9 +23,11 @@ use crate::types::DataType;
 mod adapt;
 mod file;
 mod object;
+mod pruning;
 mod split;
 
 pub(crate) use file::DataFileReader;
+use pruning::Pruning;
 pub use split::BatchStream;
 
 /// Largest manifest or manifest list that is read.
@@ -82,15 +85,16 @@ impl Table {
     /// All manifests of a snapshot, those of its base first.
     ///
     /// # Errors
-    /// As [`Table::read_manifest_list`].
+    /// As [`Table::read_manifest_list`]; [`Error::SnapshotExpired`] if it is gone by now.
     pub async fn manifests(&self, snapshot: &Snapshot) -> Result<Vec<ManifestFileMeta>> {
-        let mut manifests = self
-            .read_manifest_list(&snapshot.base_manifest_list)
-            .await?;
-        manifests.extend(
-            self.read_manifest_list(&snapshot.delta_manifest_list)
-                .await?,
-        );
+        let lists = [&snapshot.base_manifest_list, &snapshot.delta_manifest_list];
+        let mut manifests = Vec::new();
+        for list in lists {
+            match self.read_manifest_list(list).await {
+                Ok(read) => manifests.extend(read),
+                Err(error) => return Err(self.expired_or(snapshot.id, error).await),
+            }
+        }
         Ok(manifests)
     }
 
@@ -111,7 +115,8 @@ impl Table {
     /// As [`Table::read_manifest`]; [`Error::Corrupt`] if a file is added twice or removed twice.
     pub async fn live_entries(&self, snapshot: &Snapshot) -> Result<Vec<ManifestEntry>> {
         let schema = self.schema(snapshot.schema_id).await?;
-        self.filtered_entries(snapshot, &schema, &Filter::default())
+        let pruning = Pruning::new(&[], &schema)?;
+        self.filtered_entries(snapshot, &schema, &Filter::default(), &pruning)
             .await
     }
 
@@ -122,12 +127,30 @@ impl Table {
     /// As [`Table::live_entries`]; [`Error::BadValue`] if the filter names no partition column;
     /// [`Error::Unsupported`] for an append table with deletion vectors, which are not read.
     pub async fn plan(&self, snapshot: &Snapshot, filter: &Filter) -> Result<Vec<Split>> {
+        self.plan_where(snapshot, filter, &[]).await
+    }
+
+    /// As [`Table::plan`], without manifests and files in which no row passes all of the
+    /// conditions, as far as partitions and statistics tell. The rows that are left must be picked
+    /// by [`Predicate::pick`].
+    ///
+    /// # Errors
+    /// As [`Table::plan`].
+    pub async fn plan_where(
+        &self,
+        snapshot: &Snapshot,
+        filter: &Filter,
+        conditions: &[Predicate],
+    ) -> Result<Vec<Split>> {
         let schema = self.schema(snapshot.schema_id).await?;
         if !schema.is_primary_key_table() {
             self.refuse_deletion_vectors(snapshot).await?;
         }
+        let pruning = Pruning::new(conditions, &schema)?;
         let mut splits: BTreeMap<(Vec<u8>, i32, i32), Vec<DataFileMeta>> = BTreeMap::new();
-        for entry in self.filtered_entries(snapshot, &schema, filter).await? {
+        let entries = self.filtered_entries(snapshot, &schema, filter, &pruning);
+        let entries = pruning.keep_files(self, entries.await?).await?;
+        for entry in entries {
             let key = (entry.partition, entry.bucket, entry.total_buckets);
             splits.entry(key).or_default().push(entry.file);
         }
@@ -190,7 +213,7 @@ impl Table {
 
     /// Reads a file of the manifest folder, and decodes it on a blocking thread: a small file may
     /// unpack to a large one.
-    async fn read_decoded<T: Send + 'static>(
+    pub(crate) async fn read_decoded<T: Send + 'static>(
         &self,
         name: &str,
         decode: fn(&[u8]) -> Result<T>,
@@ -208,25 +231,33 @@ impl Table {
         snapshot: &Snapshot,
         schema: &TableSchema,
         filter: &Filter,
+        pruning: &Pruning<'_>,
     ) -> Result<Vec<ManifestEntry>> {
         let wanted = Wanted::new(filter, schema)?;
         let at = self.paths().snapshot(snapshot.id);
         let mut manifests = self.manifests(snapshot).await?;
         let mut kept = Vec::with_capacity(manifests.len());
         for manifest in manifests.drain(..) {
-            if wanted.may_hold(&manifest).map_err(|e| e.at(at.as_ref()))? {
+            let may_hold = wanted.may_hold(&manifest);
+            let may_pass = pruning.may_hold(&manifest);
+            if may_hold.map_err(|e| e.at(at.as_ref()))?
+                && may_pass.map_err(|e| e.at(at.as_ref()))?
+            {
                 kept.push(manifest);
             }
         }
-        let entries = self
-            .read_manifests(&kept, |entry| wanted.is_in_bucket(entry))
-            .await?;
+        let read = self.read_manifests(&kept, |entry| wanted.is_in_bucket(entry));
+        let entries = match read.await {
+            Ok(entries) => entries,
+            Err(error) => return Err(self.expired_or(snapshot.id, error).await),
+        };
         // Partition and bucket belong to a file's identity, so the rest may be judged by itself.
         let mut passed = Vec::with_capacity(entries.len());
         for entry in entries {
-            if wanted
-                .is_in_partition(&entry)
-                .map_err(|e| e.at(at.as_ref()))?
+            let is_wanted = wanted.is_in_partition(&entry);
+            let may_pass = pruning.passes_partition(&entry);
+            if is_wanted.map_err(|e| e.at(at.as_ref()))?
+                && may_pass.map_err(|e| e.at(at.as_ref()))?
             {
                 passed.push(entry);
             }

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut};
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions};
@@ -12,6 +11,12 @@ use url::Url;
 use crate::durable::DurableLocal;
 use crate::error::{Error, Result};
 
+mod answer;
+mod profile;
+mod s3;
+
+use profile::Environment;
+
 /// Opens the store of a warehouse and the prefix under which all its objects live.
 ///
 /// * `/path`, `./path`, `file:///path`: a local folder, made if missing, with synced writes
@@ -19,8 +24,11 @@ use crate::error::{Error, Result};
 /// * `memory://`: a new, empty store in memory, for tests; two calls share nothing.
 /// * `s3://bucket/prefix` (also `s3a://`): credentials, region and endpoint from the `AWS_*`
 ///   variables, overridden by `options` with the same names in lower case (`aws_endpoint`,
-///   `aws_region`, `aws_allow_http`, …). Conditional puts are required, for without them two
-///   writers may publish the same snapshot.
+///   `aws_region`, `aws_allow_http`, `timeout`, …); what is not said there from the shared profile
+///   (`AWS_PROFILE`, `~/.aws/credentials`, `~/.aws/config`), then web identity, container and
+///   instance metadata. `max_retries` (8) and `retry_timeout` (`30 s`) bound how long one request
+///   is repeated. Conditional puts are required, for without them two writers may publish the same
+///   snapshot.
 ///
 /// Blocks on the file system for a local folder; makes no request otherwise ([`probe_writable`]
 /// does).
@@ -57,12 +65,7 @@ pub fn open_existing_warehouse(
     url: &str,
     options: &BTreeMap<String, String>,
 ) -> Result<(Arc<dyn ObjectStore>, Path)> {
-    let folder = match url.split_once("://") {
-        None => Some(std::path::PathBuf::from(url)),
-        Some(("file", _)) => parse(url)?.to_file_path().ok(),
-        Some(_) => None,
-    };
-    match folder.map(std::fs::metadata).transpose() {
+    match local_folder(url)?.map(std::fs::metadata).transpose() {
         Ok(Some(found)) if !found.is_dir() => Err(unsupported(url, "it is no folder")),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(Error::NotFound {
             path: format!("warehouse `{url}`"),
@@ -70,6 +73,18 @@ pub fn open_existing_warehouse(
         // What else can be wrong with it, opening it tells.
         Ok(_) | Err(_) => open_warehouse(url, options),
     }
+}
+
+/// The folder of a warehouse on a local disk; `None` for others.
+///
+/// # Errors
+/// [`Error::Unsupported`] if the address can't be read.
+pub fn local_folder(url: &str) -> Result<Option<std::path::PathBuf>> {
+    Ok(match url.split_once("://") {
+        None => Some(std::path::PathBuf::from(url)),
+        Some(("file", _)) => parse(url)?.to_file_path().ok(),
+        Some(_) => None,
+    })
 }
 
 /// Checks that the warehouse takes writes and refuses to create an object twice, with one small
@@ -82,10 +97,17 @@ pub async fn probe_writable(store: &dyn ObjectStore, prefix: &Path, name: &str) 
     let path = prefix.clone().join(format!(".weir-probe-{name}"));
     let create = || PutOptions::from(PutMode::Create);
     let first = store.put_opts(&path, "1".into(), create()).await;
-    first.map_err(|source| Error::Store {
-        path: path.to_string(),
-        source,
-    })?;
+    match first {
+        // One that is there already is left of a start that was cut short, or the client put it
+        // twice because it lost the reply.
+        Ok(_) | Err(object_store::Error::AlreadyExists { .. }) => {}
+        Err(source) => {
+            return Err(Error::Store {
+                path: path.to_string(),
+                source,
+            });
+        }
+    }
     let second = store.put_opts(&path, "2".into(), create()).await;
     let deleted = store.delete(&path).await;
     match second {
@@ -128,20 +150,8 @@ fn open_local(
 
 fn open_s3(url: &str, options: &BTreeMap<String, String>) -> Result<(Arc<dyn ObjectStore>, Path)> {
     let prefix = prefix_of(url)?;
-    let mut builder = AmazonS3Builder::from_env()
-        .with_url(url)
-        .with_conditional_put(S3ConditionalPut::ETagMatch);
-    for (key, value) in options {
-        let key: AmazonS3ConfigKey = key
-            .parse()
-            .map_err(|_| unsupported(url, &format!("`{key}` is no option of an S3 store")))?;
-        builder = builder.with_config(key, value);
-    }
-    let store = builder.build().map_err(|source| Error::Store {
-        path: format!("warehouse `{url}`"),
-        source,
-    })?;
-    Ok((Arc::new(store), prefix))
+    let store = s3::open(url, options, &Environment::of_process())?;
+    Ok((store, prefix))
 }
 
 /// The path of the URL, percent-encoding kept as it stands: in object stores it is part of the

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use futures::TryStreamExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
 use crate::error::{Error, Result, is_refusal};
 use crate::paths::{TablePaths, schema_id, snapshot_id};
@@ -14,6 +14,13 @@ use crate::snapshot::Snapshot;
 
 /// Largest schema, snapshot or hint that is read.
 const MAX_JSON_BYTES: u64 = 64 << 20;
+
+/// Which of the tables that were made in one folder, one after the other, a table is.
+///
+/// What the store tells of the table's first schema: a schema is written once, so it tells two things
+/// only of two tables.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableIdentity(Option<ObjectMeta>);
 
 /// A table by its folder. Cheap to clone; it keeps no state between calls.
 #[derive(Clone, Debug)]
@@ -38,6 +45,22 @@ impl Table {
             });
         }
         Ok(table)
+    }
+
+    /// The table at `root` with its newest schema: one look for both.
+    ///
+    /// # Errors
+    /// As [`Table::open`] and [`Table::latest_schema`].
+    pub async fn open_with_schema(
+        store: Arc<dyn ObjectStore>,
+        root: Path,
+    ) -> Result<(Self, TableSchema)> {
+        let table = Self {
+            store,
+            paths: TablePaths::new(root),
+        };
+        let schema = table.latest_schema().await?;
+        Ok((table, schema))
     }
 
     /// Makes the table at `root` with its first schema; of several callers one succeeds.
@@ -92,6 +115,19 @@ impl Table {
         self.list_numbers(&self.paths.schema_dir(), schema_id).await
     }
 
+    /// Which table is in the folder now.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if that cannot be known.
+    pub async fn identity(&self) -> Result<TableIdentity> {
+        let first = self.paths.schema(0);
+        match self.store.head(&first).await {
+            Ok(meta) => Ok(TableIdentity(Some(meta))),
+            Err(object_store::Error::NotFound { .. }) => Ok(TableIdentity(None)),
+            Err(source) => Err(Error::store(&first, source)),
+        }
+    }
+
     /// The schema `id`.
     ///
     /// # Errors
@@ -114,12 +150,35 @@ impl Table {
     /// # Errors
     /// [`Error::NotFound`] if the table has gone; otherwise as [`Table::schema`].
     pub async fn latest_schema(&self) -> Result<TableSchema> {
-        match self.schema_ids().await?.last() {
-            Some(id) => self.schema(*id).await,
+        let latest = match self.schema_ids().await {
+            Ok(ids) => ids.last().copied(),
+            Err(error) if is_denied(&error) => self.probe_latest_schema().await?,
+            Err(error) => return Err(error),
+        };
+        match latest {
+            Some(id) => self.schema(id).await,
             None => Err(Error::NotFound {
                 path: self.paths.schema_dir().to_string(),
             }),
         }
+    }
+
+    /// The highest number of a schema where listing is not allowed: numbers have no holes, from 0
+    /// or from that of the latest snapshot on.
+    async fn probe_latest_schema(&self) -> Result<Option<i64>> {
+        let snapshot = match self.probe_latest_snapshot().await? {
+            Some(id) => Some(self.snapshot(id).await?),
+            None => None,
+        };
+        let mut latest = match snapshot {
+            Some(snapshot) => snapshot.schema_id,
+            None if self.exists(&self.paths.schema(0)).await? => 0,
+            None => return Ok(None),
+        };
+        while self.exists(&self.paths.schema(latest + 1)).await? {
+            latest += 1;
+        }
+        Ok(Some(latest))
     }
 
     /// Publishes a schema under its number. If the very same schema is there, that is success: a
@@ -172,7 +231,33 @@ impl Table {
                 return Ok(Some(hint));
             }
         }
-        Ok(self.snapshot_ids().await?.last().copied())
+        match self.snapshot_ids().await {
+            Ok(ids) => Ok(ids.last().copied()),
+            Err(error) if is_denied(&error) => self.probe_latest_snapshot().await,
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The number of the latest snapshot where listing is not allowed: numbers have no holes, from
+    /// either hint or from 1 on.
+    async fn probe_latest_snapshot(&self) -> Result<Option<i64>> {
+        let hints = [self.paths.latest_hint(), self.paths.earliest_hint()];
+        let mut starts = Vec::new();
+        for hint in &hints {
+            starts.extend(self.read_hint(hint).await?);
+        }
+        starts.push(1);
+        for start in starts {
+            let mut latest = start;
+            if !self.exists(&self.paths.snapshot(latest)).await? {
+                continue;
+            }
+            while self.exists(&self.paths.snapshot(latest + 1)).await? {
+                latest += 1;
+            }
+            return Ok(Some(latest));
+        }
+        Ok(None)
     }
 
     /// The numbers of all snapshots, ascending, by a listing.
@@ -233,7 +318,7 @@ impl Table {
     }
 
     /// A hint; `None` if there is none or it is no number, for then a listing decides.
-    async fn read_hint(&self, path: &Path) -> Result<Option<i64>> {
+    pub(crate) async fn read_hint(&self, path: &Path) -> Result<Option<i64>> {
         match self.read_json(path).await {
             Ok(bytes) => {
                 let text = std::str::from_utf8(&bytes).ok();
@@ -272,6 +357,13 @@ impl Table {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+fn is_denied(error: &Error) -> bool {
+    let denied = |source: &object_store::Error| {
+        matches!(source, object_store::Error::PermissionDenied { .. })
+    };
+    matches!(error, Error::Store { source, .. } if denied(source))
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
-use arrow::array::RecordBatch;
+use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
+use arrow::compute::take_record_batch;
 use arrow::datatypes::SchemaRef;
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -20,6 +21,7 @@ use crate::schema::TableSchema;
 mod conform;
 mod dictionary;
 mod int96;
+mod nan;
 mod parquet;
 mod parquet_schema;
 mod rolling;
@@ -33,6 +35,11 @@ use rolling::{FileContext, OpenFile};
 /// Rows encoded in one go, so that a huge batch neither overshoots a row group nor holds a thread
 /// for long.
 const MAX_ROWS_PER_ENCODE: usize = 65_536;
+
+/// Bytes of rows with which a file is begun. An encoder takes some 100 KiB a column from its first
+/// row on: a writer of few rows, of which a process may have a thousand, keeps them as they are and
+/// has an encoder for the moment of its end only.
+const BEGIN_BYTES: usize = 1 << 20;
 
 /// Where rows go.
 #[derive(Clone, Debug)]
@@ -112,6 +119,8 @@ pub struct DataFileWriter {
     bucket: i32,
     partition: Partition,
     options: WriterOptions,
+    /// Rows of the next file, before it is begun.
+    early: EarlyRows,
     /// The file between its first and last batch. It stays after an error, to be aborted.
     open: Option<Box<OpenFile>>,
     /// Whether a call is at work, failed or was cancelled.
@@ -121,6 +130,37 @@ pub struct DataFileWriter {
     finished: Vec<DataFileMeta>,
     /// All files begun, to be deleted on abort.
     begun: Vec<Path>,
+}
+
+/// Rows that wait for enough others to begin a file with.
+#[derive(Default)]
+struct EarlyRows {
+    batches: Vec<RecordBatch>,
+    bytes: usize,
+}
+
+impl EarlyRows {
+    /// Keeps a copy of the rows: a slice, or a column that lies in the answer of a server, would hold
+    /// all that is around it for as long.
+    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
+        let rows = UInt32Array::from_iter_values((0..).take(batch.num_rows()));
+        let rows = take_record_batch(batch, &rows).map_err(|source| Error::Arrow {
+            what: "rows of a new file".to_owned(),
+            source,
+        })?;
+        self.bytes += sliced_bytes(&rows);
+        self.batches.push(rows);
+        Ok(())
+    }
+}
+
+/// The bytes that the rows of a batch take, whatever else their buffers hold.
+fn sliced_bytes(batch: &RecordBatch) -> usize {
+    let bytes = |column: &ArrayRef| {
+        let sliced = column.to_data().get_slice_memory_size();
+        sliced.unwrap_or_else(|_| column.get_array_memory_size())
+    };
+    batch.columns().iter().map(bytes).sum()
 }
 
 impl std::fmt::Debug for DataFileWriter {
@@ -167,6 +207,7 @@ impl DataFileWriter {
             bucket: target.bucket,
             partition: target.partition,
             options,
+            early: EarlyRows::default(),
             open: None,
             is_broken: false,
             next_sequence_number: target.first_sequence_number,
@@ -184,11 +225,22 @@ impl DataFileWriter {
     /// file otherwise.
     pub async fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let batch = conform::conform(&batch, &self.arrow_schema)?;
+        self.begin_call()?;
+        self.is_broken = false;
         let mut start = 0;
         while start < batch.num_rows() {
             let length = MAX_ROWS_PER_ENCODE.min(batch.num_rows() - start);
-            self.write_slice(batch.slice(start, length)).await?;
+            let rows = batch.slice(start, length);
+            self.row_count += length as u64;
             start += length;
+            if self.open.is_some() {
+                self.write_rows(vec![rows]).await?;
+                continue;
+            }
+            self.early.push(&rows)?;
+            if self.early.bytes >= self.begin_bytes() {
+                self.begin_with_early_rows().await?;
+            }
         }
         Ok(())
     }
@@ -199,6 +251,7 @@ impl DataFileWriter {
     /// # Errors
     /// As [`DataFileWriter::write`].
     pub async fn flush(&mut self) -> Result<()> {
+        self.begin_with_early_rows().await?;
         self.begin_call()?;
         if let Some(file) = &mut self.open {
             file.flush(&self.context).await?;
@@ -212,9 +265,11 @@ impl DataFileWriter {
         self.row_count
     }
 
-    /// Bytes held in memory: encoded pages, open pages, parts on their way to the store.
+    /// Bytes held in memory: rows before a file is begun, encoded pages, open pages, parts on their
+    /// way to the store.
     pub fn memory_bytes(&self) -> usize {
-        self.open.as_ref().map_or(0, |file| file.memory_bytes())
+        let open = self.open.as_ref().map_or(0, |file| file.memory_bytes());
+        self.early.bytes + open
     }
 
     /// Which columns get a dictionary, once enough rows were seen to tell; for other writers of the
@@ -252,17 +307,28 @@ impl DataFileWriter {
         self.delete_files().await
     }
 
-    async fn write_slice(&mut self, batch: RecordBatch) -> Result<()> {
+    fn begin_bytes(&self) -> usize {
+        let target = usize::try_from(self.options.target_file_size).unwrap_or(usize::MAX);
+        BEGIN_BYTES.min(self.options.row_group_bytes).min(target)
+    }
+
+    async fn begin_with_early_rows(&mut self) -> Result<()> {
+        let early = std::mem::take(&mut self.early);
+        if early.batches.is_empty() {
+            return Ok(());
+        }
+        self.write_rows(early.batches).await
+    }
+
+    async fn write_rows(&mut self, batches: Vec<RecordBatch>) -> Result<()> {
         self.begin_call()?;
         let file = match self.open.take() {
             Some(file) => file,
-            None => self.begin_file(&batch)?,
+            None => self.begin_file(&batches)?,
         };
         let file = self.open.insert(file);
-        let rows = batch.num_rows();
-        file.write(batch, self.options.row_group_bytes, &self.context)
+        file.write(batches, self.options.row_group_bytes, &self.context)
             .await?;
-        self.row_count += rows as u64;
         let is_full = file.file_bytes() as u64 >= self.options.target_file_size;
         self.is_broken = false;
         if is_full {
@@ -272,10 +338,12 @@ impl DataFileWriter {
         }
     }
 
-    fn begin_file(&mut self, batch: &RecordBatch) -> Result<Box<OpenFile>> {
+    fn begin_file(&mut self, batches: &[RecordBatch]) -> Result<Box<OpenFile>> {
         let known = self.options.dictionary.as_ref();
-        if known.is_none_or(|choice| !choice.is_settled()) {
-            self.options.dictionary = Some(DictionaryChoice::sample(batch));
+        if known.is_none_or(|choice| !choice.is_settled())
+            && let Some(largest) = batches.iter().max_by_key(|batch| batch.num_rows())
+        {
+            self.options.dictionary = Some(DictionaryChoice::sample(largest));
         }
         let prefix = TableOptions::new(&self.context.schema.options).data_file_prefix();
         let name = data_file_name(prefix, &self.options.file_uuid, self.begun.len());
@@ -287,11 +355,15 @@ impl DataFileWriter {
 
     async fn end_file(&mut self) -> Result<()> {
         self.begin_call()?;
+        let rest = std::mem::take(&mut self.early).batches;
+        if self.open.is_none() && !rest.is_empty() {
+            self.open = Some(self.begin_file(&rest)?);
+        }
         let Some(file) = &mut self.open else {
             self.is_broken = false;
             return Ok(());
         };
-        let mut meta = file.finish(&self.context).await?;
+        let mut meta = file.finish(rest, &self.context).await?;
         self.open = None;
         meta.min_sequence_number = self.next_sequence_number;
         self.next_sequence_number += meta.row_count;
@@ -325,6 +397,15 @@ impl DataFileWriter {
         }
         outcome
     }
+}
+
+/// Looks whether [`DataFileWriter::write`] of a table of `schema` takes the rows. Nothing is copied
+/// but lists that hold something below a null.
+///
+/// # Errors
+/// [`Error::BadValue`] or [`Error::Arrow`] as for writing.
+pub fn check_rows(batch: &RecordBatch, schema: &SchemaRef) -> Result<()> {
+    conform::conform(batch, schema).map(drop)
 }
 
 fn check_target(target: &WriteTarget) -> Result<()> {

@@ -170,3 +170,73 @@ fn every_vector_of_java_has_our_bytes_hash_and_bucket() {
     }
     assert_eq!(checked, 61);
 }
+
+/// The buckets of a key for so many buckets.
+fn buckets<const N: usize>(key: &[(Datum, &str)], totals: [i32; N]) -> [i32; N] {
+    let types: Vec<DataType> = key.iter().map(|(_, ty)| ty.parse().unwrap()).collect();
+    let values: Vec<Datum> = key.iter().map(|(value, _)| value.clone()).collect();
+    let row = BinaryRow::encode(&values, types.iter()).unwrap();
+    totals.map(|total| bucket_of(row.hash(), total).unwrap())
+}
+
+/// The same instant under two precisions is two keys.
+#[test]
+fn fc_037_a_key_of_milliseconds_and_one_of_microseconds_hash_differently() {
+    let noon = Datum::Timestamp(Timestamp::from_millis(1_709_294_400_000));
+    let totals = [2, 3, 4, 8];
+    assert_eq!(
+        buckets(&[(noon.clone(), "TIMESTAMP(3)")], totals),
+        [0, 2, 2, 2]
+    );
+    assert_eq!(buckets(&[(noon, "TIMESTAMP(6)")], totals), [1, 0, 1, 5]);
+}
+
+/// Numbers worked out apart from any implementation; texts of 7 bytes lie within the row, longer
+/// ones behind it.
+#[test]
+fn keys_have_the_buckets_of_the_default_function() {
+    let numbers = [
+        [1, 0, 3, 3],
+        [0, 1, 2, 6],
+        [0, 2, 0, 0],
+        [1, 1, 1, 1],
+        [0, 0, 2, 2],
+        [0, 2, 0, 4],
+        [0, 0, 0, 0],
+        [1, 1, 3, 3],
+        [0, 0, 0, 0],
+        [1, 2, 3, 7],
+        [0, 1, 0, 0],
+        [1, 1, 1, 5],
+    ];
+    let totals = [2, 3, 4, 8];
+    for (key, expected) in (0_i32..).zip(numbers) {
+        let wide = Datum::BigInt(i64::from(key));
+        assert_eq!(buckets(&[(wide, "BIGINT")], totals), expected, "{key}");
+        assert_eq!(
+            buckets(&[(Datum::Int(key), "INT")], totals),
+            expected,
+            "{key}"
+        );
+    }
+    for (key, expected) in [
+        ("a", [0, 0, 2, 6]),
+        ("b", [1, 0, 1, 5]),
+        ("u-1", [0, 1, 2, 6]),
+        ("u-2", [1, 2, 3, 3]),
+        ("hello", [0, 2, 2, 2]),
+        ("1234567", [0, 2, 0, 4]),
+        ("12345678", [1, 1, 1, 1]),
+        ("alpha-01", [1, 0, 1, 1]),
+        ("alpha-02", [1, 0, 3, 7]),
+        ("order-0001", [0, 1, 2, 2]),
+    ] {
+        let text = Datum::String(key.to_owned());
+        assert_eq!(buckets(&[(text, "STRING")], totals), expected, "{key}");
+    }
+    let pair = [
+        (Datum::Int(1), "INT"),
+        (Datum::String("a".to_owned()), "STRING"),
+    ];
+    assert_eq!(buckets(&pair, totals), [0, 2, 2, 6]);
+}

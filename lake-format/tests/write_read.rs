@@ -17,10 +17,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float32Array, Float64Array,
-    Int8Array, Int16Array, Int32Array, Int64Array, ListArray, MapArray, RecordBatch, StringArray,
-    StructArray, Time32MillisecondArray, TimestampMicrosecondArray, TimestampMillisecondArray,
-    TimestampNanosecondArray,
+    ArrayRef, AsArray, BinaryArray, BooleanArray, Date32Array, Decimal128Array, Float32Array,
+    Float64Array, Int8Array, Int16Array, Int32Array, Int64Array, ListArray, MapArray, RecordBatch,
+    StringArray, StructArray, Time32MillisecondArray, TimestampMicrosecondArray,
+    TimestampMillisecondArray, TimestampNanosecondArray,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::concat_batches;
@@ -474,4 +474,66 @@ async fn an_append_table_with_deletion_vectors_is_not_read_whatever_its_options_
             Err(other) => panic!("{other}"),
         }
     }
+}
+
+/// A partition row of its field count and three bytes more.
+#[tokio::test]
+async fn fc_004_a_cut_row_in_a_manifest_is_an_error_that_names_the_manifest() {
+    let table = one_row(&[]).await;
+    let snapshot = table.latest_snapshot().await.unwrap().unwrap();
+    let lists = table.manifests(&snapshot).await.unwrap();
+    let name = lists[0].file_name.clone();
+    let mut entries = table.read_manifest(&name).await.unwrap();
+    entries[0].partition.truncate(7);
+    let path = table.root().clone().join("manifest").join(name.as_str());
+    let cut = weir_lake_format::encode_manifest(&entries).unwrap();
+    table.store().put(&path, cut.into()).await.unwrap();
+    let error = table.plan(&snapshot, &Filter::default()).await.unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
+    assert!(error.to_string().contains(&name), "{error}");
+}
+
+/// More text than the offsets of one Arrow array can count.
+#[tokio::test]
+async fn fc_071_nine_thousand_rows_of_256_kib_are_written_and_read_back() {
+    const ROWS: usize = 9_000;
+    const AT_ONCE: usize = 90;
+    let new = NewTable {
+        fields: vec![DataField::new(-1, "a", "STRING".parse().unwrap())],
+        ..NewTable::default()
+    };
+    let (table, schema) = create(Arc::new(InMemory::new()), new).await;
+    let target = WriteTarget {
+        schema: schema.clone(),
+        partition: Partition::unpartitioned(),
+        bucket: 0,
+        total_buckets: -1,
+        first_sequence_number: 0,
+    };
+    let options = WriterOptions::new(&schema, "u".to_owned(), 0).unwrap();
+    let (store, root) = (table.store().clone(), table.root().clone());
+    let mut writer = DataFileWriter::new(target, options, store, root).unwrap();
+    let text = "weir".repeat(64 << 10);
+    let texts: ArrayRef = Arc::new(StringArray::from(vec![text.as_str(); AT_ONCE]));
+    let batch = RecordBatch::try_new(schema.arrow_schema(), vec![texts]).unwrap();
+    for _ in 0..ROWS / AT_ONCE {
+        writer.write(batch.clone()).await.unwrap();
+    }
+    commit(&table, vec![writer.finish().await.unwrap()]).await;
+    let snapshot = table.latest_snapshot().await.unwrap().unwrap();
+    let mut rows = 0;
+    for split in table.plan(&snapshot, &Filter::default()).await.unwrap() {
+        let mut batches = table.read_split(&split, None).await.unwrap();
+        while let Some(batch) = batches.try_next().await.unwrap() {
+            let texts = batch.column(0).as_string::<i32>();
+            assert!(
+                texts.values().len() <= 65 << 20,
+                "{} rows",
+                batch.num_rows()
+            );
+            assert!(texts.iter().all(|found| found == Some(&text)));
+            rows += batch.num_rows();
+        }
+    }
+    assert_eq!(rows, ROWS);
 }

@@ -81,6 +81,8 @@ pub struct LogConfig {
     pub retention_check_ms: u64,
     /// The most bytes a bucket's log may keep; 0 is no limit. Rows that the lake still needs stay.
     pub retention_bytes: u64,
+    /// Appends are refused while less is free on the disk of the logs, bytes; 0 lets them fill it.
+    pub min_free_bytes: u64,
     /// How long an idle writer's sequence is remembered, ms.
     pub writer_expiry_ms: u64,
     /// How many logs are recovered at the same time.
@@ -94,6 +96,7 @@ impl Default for LogConfig {
             segment_bytes: 128 << 20,
             retention_check_ms: 60_000,
             retention_bytes: 0,
+            min_free_bytes: 64 << 20,
             writer_expiry_ms: 7 * 24 * 3_600_000,
             recovery_threads: 4,
         }

@@ -31,6 +31,7 @@ use weir_protocol::partition::PartitionSpec;
 
 pub(crate) use leaders::{Group, Leaders};
 pub(crate) use rounds::{Rounds, RoundsParts};
+pub(crate) use start::LogFolders;
 
 use activation::{Turns, Wanted};
 
@@ -155,8 +156,9 @@ impl Coordinator {
             descriptor,
             servers: &self.parts.servers,
         };
-        let created = self.parts.catalog.create_table(request, if_exists).await?;
-        let table = match created {
+        let created = self.parts.catalog.create_table(request, if_exists).await;
+        let created = created.map_err(Error::from);
+        let table = match created.inspect_err(|error| self.look_after(path, None, error))? {
             Created::New(table) => table,
             // An earlier attempt may have ended before it was served.
             Created::Existing(table) if self.is_brought(&table, None) => return Ok(()),
@@ -217,8 +219,11 @@ impl Coordinator {
             .parts
             .catalog
             .create_partition(request, if_exists)
-            .await?;
-        let table = self.parts.reads.table(path).await?;
+            .await;
+        let uncertain = |error: &Error| self.look_after(path, Some(spec.name()), error);
+        let created = created.map_err(Error::from).inspect_err(uncertain)?;
+        let table = self.parts.reads.table(path).await;
+        let table = table.inspect_err(uncertain)?;
         let partition = match created {
             Created::New(partition) => partition,
             Created::Existing(partition) if self.is_brought(&table, Some(partition.id)) => {

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use crate::log::{FileSystem, disk};
+use crate::log::{Disk, FileSystem, disk};
 
 /// The newest format that this version reads and writes.
 pub const FORMAT_VERSION: u32 = 1;
@@ -63,33 +63,18 @@ impl DataDir {
     pub fn path(&self) -> &Path {
         &self.path
     }
-
-    /// A folder in it, made if it is missing.
-    ///
-    /// # Errors
-    /// [`Error::Disk`].
-    pub fn folder(&self, name: &str) -> Result<PathBuf, Error> {
-        make_folder(&self.path.join(name))
-    }
 }
 
-/// Makes a folder and checks that files can be made in it.
+/// Makes a folder, durable under its name, and checks that files can be made in it. Blocks.
 ///
 /// # Errors
 /// [`Error::Disk`].
-pub(crate) fn make_folder(path: &Path) -> Result<PathBuf, Error> {
-    fs::create_dir_all(path).map_err(failed(path))?;
-    if let Some(parent) = path.parent() {
-        // Its name must outlive a power cut as what is put in it does.
-        File::open(parent)
-            .and_then(|parent| parent.sync_all())
-            .map_err(failed(parent))?;
-    }
+pub(crate) fn make_folder(disk: &dyn Disk, path: &Path) -> Result<(), Error> {
+    disk::create_dirs(disk, path).map_err(failed(path))?;
     let probe = path.join(".weir-probe");
-    File::create(&probe)
-        .and_then(|_| fs::remove_file(&probe))
-        .map_err(failed(path))?;
-    Ok(path.to_owned())
+    disk.create(&probe)
+        .and_then(|_| disk.remove(&probe))
+        .map_err(failed(path))
 }
 
 fn check_format(path: &Path) -> Result<(), Error> {

@@ -12,6 +12,7 @@ pub mod config;
 mod coordinator;
 pub mod data_dir;
 pub mod error;
+pub mod held;
 pub mod log;
 mod memory;
 pub mod meta_store;

@@ -11,6 +11,8 @@ use prometheus_client::registry::Registry;
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::error_code::ErrorCode;
 
+use crate::held::HeldBook;
+
 /// An API as a label: as many values as the protocol has APIs.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub(crate) struct ApiLabel {
@@ -49,6 +51,7 @@ pub(crate) struct Metrics {
     pub(crate) lake_commits_refused: Counter,
     pub(crate) partitions_created: Counter,
     pub(crate) partitions_dropped: Counter,
+    pub(crate) held: HeldBook,
 }
 
 impl Metrics {
@@ -79,6 +82,7 @@ impl Metrics {
             lake_commits_refused: Counter::default(),
             partitions_created: Counter::default(),
             partitions_dropped: Counter::default(),
+            held: HeldBook::default(),
         };
         metrics.register(registry.sub_registry_with_prefix("weir_server"));
         metrics
@@ -117,6 +121,25 @@ impl Metrics {
             "Tables with a worker",
             self.tiering_running.clone(),
         );
+        for (name, help, gauge) in [
+            (
+                "retention_held_bytes",
+                "Bytes of logs past retention that stay until they are in the lake",
+                &self.held.bytes,
+            ),
+            (
+                "retention_held_seconds",
+                "Age of the oldest rows that stay for that reason",
+                &self.held.seconds,
+            ),
+            (
+                "retention_held_partitions",
+                "Partitions past retention that stay until they are in the lake",
+                &self.held.partitions,
+            ),
+        ] {
+            r.register(name, help, gauge.clone());
+        }
         for (name, help, counter) in self.log_counters().into_iter().chain(self.counters()) {
             r.register(name, help, counter.clone());
         }

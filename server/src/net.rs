@@ -9,10 +9,11 @@ mod connection;
 mod login;
 mod request_memory;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
 
@@ -83,10 +84,27 @@ fn admit(
     service: &Arc<Service>,
     shared: &Arc<Shared>,
 ) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%peer, %error, "cannot set no-delay");
+    }
+    let own = stream.local_addr().map(|own| own.ip().to_canonical());
+    serve(stream.into_split(), (peer, own.ok()), service, shared);
+}
+
+/// Serves a stream of a peer on a task of its own, unless it is one connection too many. `own` is
+/// the address at which the peer reached us.
+pub(crate) fn serve<R, W>(
+    halves: (R, W),
+    (peer, own): (SocketAddr, Option<IpAddr>),
+    service: &Arc<Service>,
+    shared: &Arc<Shared>,
+) where
+    R: AsyncRead + Send + Sync + Unpin + 'static,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let address = peer.ip().to_canonical();
     // Whoever reaches us from our own address is on this machine.
-    let own = stream.local_addr().map(|own| own.ip().to_canonical());
-    let is_local = address.is_loopback() || own.is_ok_and(|own| own == address);
+    let is_local = address.is_loopback() || own.is_some_and(|own| own == address);
     let now = Instant::now();
     let ticket = match shared.admission.admit(Caller { address, is_local }, now) {
         Ok(ticket) => ticket,
@@ -103,14 +121,11 @@ fn admit(
             return;
         }
     };
-    if let Err(error) = stream.set_nodelay(true) {
-        tracing::debug!(%peer, %error, "cannot set no-delay");
-    }
     let service = Arc::clone(service);
     let context = Arc::clone(shared);
     shared.shutdown.spawn(async move {
         context.metrics.connections.inc();
-        connection::run(stream, peer, (service, ticket.activity()), &context).await;
+        connection::run(halves, peer, (service, ticket.activity()), &context).await;
         context.metrics.connections.dec();
         if ticket.gave_way() {
             context.metrics.connections_displaced.inc();

@@ -1,8 +1,10 @@
 //! Puts the parts together, starts them, and stops them in order.
 
+mod entrance;
 mod nodes;
 mod stores;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +22,16 @@ use weir_catalog::leader::{self, Leadership};
 use weir_catalog::offsets_files::OffsetsFiles;
 use weir_catalog::store::{Fence, MetadataStore, Session, SessionId};
 use weir_protocol::descriptor::DatabaseDescriptor;
+use weir_protocol::ids::TableId;
 
 use crate::api::{Role, Service};
 use crate::cluster::MetadataCache;
 use crate::config::{FlushPolicy, ServerConfig};
-use crate::coordinator::{self, Coordinator, Leaders, Rounds, RoundsParts};
+use crate::coordinator::{self, Coordinator, Leaders, LogFolders, Rounds, RoundsParts};
 use crate::data_dir::DataDir;
 use crate::error::Error;
-use crate::log::{self, FileSystem, Flusher, LogOptions};
+use crate::held::Held;
+use crate::log::{self, Disk, FileSystem, Flusher, LogOptions};
 use crate::meta_store::RocksMetadataStore;
 use crate::metrics::Metrics;
 use crate::net::{self, Admission, Shared};
@@ -36,6 +40,7 @@ use crate::reads::Reads;
 use crate::shutdown::Shutdown;
 use crate::tablet::{self, TabletServer};
 
+pub use entrance::Entrance;
 use nodes::Nodes;
 use stores::{open_lake, open_remote, open_store};
 
@@ -55,6 +60,25 @@ pub struct Components {
     pub clock: Arc<dyn Clock>,
     /// Where metadata is kept. Default: RocksDB in the data directory.
     pub store: Option<Arc<dyn MetadataStore>>,
+    /// What logs are kept on. Default: the file system.
+    pub disk: Arc<dyn Disk>,
+    /// The lake's store and root. Default: what the configuration names.
+    pub lake: Option<(Arc<dyn ObjectStore>, ObjectPath)>,
+    /// Where offsets files are kept. Default: what the configuration names.
+    pub offsets_files: Option<OffsetsFiles>,
+    /// What the server takes of the machine. Default: sockets and threads.
+    pub host: Host,
+}
+
+/// What a server takes of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Host {
+    /// Sockets to listen on, and threads that sync logs.
+    #[default]
+    Machine,
+    /// Neither: the program around it brings connections ([`RunningServer::entrance`]), and the
+    /// runtime that it was started on syncs logs, by its own clock.
+    Program,
 }
 
 impl Default for Components {
@@ -62,6 +86,10 @@ impl Default for Components {
         Self {
             clock: Arc::new(SystemClock),
             store: None,
+            disk: Arc::new(FileSystem),
+            lake: None,
+            offsets_files: None,
+            host: Host::Machine,
         }
     }
 }
@@ -76,7 +104,9 @@ pub struct Server;
 pub struct RunningServer {
     nodes: Nodes,
     warehouse: String,
+    entrance: Entrance,
     registry: Arc<Registry>,
+    gauges: Arc<Metrics>,
     /// Connections and their requests.
     front: Shutdown,
     /// The server's own tasks.
@@ -104,7 +134,10 @@ impl Server {
         config.validate()?;
         let config = Arc::new(config);
         let ground = Ground::prepare(Arc::clone(&config), components).await?;
-        let listeners = nodes::Listeners::bind(&config).await?;
+        let listeners = match ground.host {
+            Host::Machine => nodes::Listeners::bind(&config).await?,
+            Host::Program => nodes::Listeners::unbound(&config)?,
+        };
         ground.build(listeners).await
     }
 }
@@ -113,6 +146,8 @@ impl Server {
 struct Ground {
     config: Arc<ServerConfig>,
     clock: Arc<dyn Clock>,
+    disk: Arc<dyn Disk>,
+    host: Host,
     data_dir: DataDir,
     offsets_files: OffsetsFiles,
     lake: (Arc<dyn ObjectStore>, ObjectPath),
@@ -127,9 +162,15 @@ impl Ground {
     async fn prepare(config: Arc<ServerConfig>, components: Components) -> Result<Self, Error> {
         let dir = config.data_dir.clone();
         let data_dir = tokio::task::spawn_blocking(move || DataDir::open(&dir)).await??;
-        let offsets_files = open_remote(&config.remote_url()).await?;
+        let offsets_files = match components.offsets_files {
+            Some(offsets_files) => offsets_files,
+            None => open_remote(&config.remote_url()).await?,
+        };
         let warehouse = config.warehouse_url();
-        let lake = open_lake(&warehouse).await?;
+        let lake = match components.lake {
+            Some(lake) => lake,
+            None => open_lake(&warehouse).await?,
+        };
         let (store, rocks) = match components.store {
             Some(store) => (store, None),
             None => {
@@ -146,6 +187,8 @@ impl Ground {
         Ok(Self {
             config,
             clock,
+            disk: components.disk,
+            host: components.host,
             data_dir,
             offsets_files,
             lake,
@@ -187,17 +230,23 @@ impl Ground {
         };
         let coordinator = self.start_coordinator(start, &nodes, running.peers).await?;
         let limit = Duration::from_millis(self.config.start_timeout_ms);
-        coordinator.bring_up(running.log_dirs, limit).await?;
+        let logs = LogFolders {
+            disk: Arc::clone(&self.disk),
+            dirs: running.log_dirs,
+        };
+        coordinator.bring_up(logs, limit).await?;
         let ticker = Arc::clone(&coordinator).auto_partition_loop();
         back.spawn_critical("the clock of partitions", ticker);
         let sweeper = Arc::clone(&coordinator).discard_loop();
         back.spawn_critical("the sweep of offsets files", sweeper);
-        self.open_doors(listeners, coordinator, &running.tablets, &front);
+        let entrance = self.open_doors(listeners, &nodes, (coordinator, &running.tablets), &front);
         let guard = |shutdown: &Shutdown| shutdown.token().clone().drop_guard();
         Ok(RunningServer {
             nodes,
+            entrance,
             warehouse: self.warehouse,
             registry: Arc::new(self.registry),
+            gauges: self.metrics,
             _ends: [guard(&front), guard(&back)],
             front,
             back,
@@ -283,8 +332,8 @@ impl Ground {
         let mut tablets = Tablets::default();
         for id in nodes.servers() {
             let flusher = self.flusher()?;
-            let log_dir = self.data_dir.folder(&format!("tablet-{id}"))?.join("log");
-            crate::data_dir::make_folder(&log_dir)?;
+            let log_dir = self.data_dir.path().join(format!("tablet-{id}/log"));
+            crate::data_dir::make_folder(&*self.disk, &log_dir)?;
             let server = TabletServer::new(tablet::Parts {
                 id,
                 log_dir: log_dir.clone(),
@@ -316,6 +365,10 @@ impl Ground {
             FlushPolicy::Interval(ms) => log::FlushPolicy::Interval(Duration::from_millis(ms)),
             FlushPolicy::Os => log::FlushPolicy::Os,
         };
+        if self.host == Host::Program {
+            let runtime = tokio::runtime::Handle::current();
+            return Ok(Flusher::on_runtime(policy, runtime));
+        }
         Flusher::start(policy, FLUSH_THREADS).map_err(|source| Error::Disk {
             path: self.data_dir.path().to_owned(),
             source,
@@ -329,7 +382,7 @@ impl Ground {
             ..log::LogConfig::default()
         };
         LogOptions {
-            disk: Arc::new(FileSystem),
+            disk: Arc::clone(&self.disk),
             config,
             flusher: Some(flusher.handle()),
         }
@@ -338,10 +391,10 @@ impl Ground {
     fn open_doors(
         &self,
         listeners: nodes::Listeners,
-        coordinator: Arc<Coordinator>,
-        tablets: &[Arc<TabletServer>],
+        nodes: &Nodes,
+        (coordinator, tablets): (Arc<Coordinator>, &[Arc<TabletServer>]),
         front: &Shutdown,
-    ) {
+    ) -> Entrance {
         let reads = Arc::clone(&coordinator.parts.reads);
         let shared = Arc::new(Shared {
             admission: Admission::new(&self.config.limits),
@@ -350,21 +403,23 @@ impl Ground {
             metrics: Arc::clone(&self.metrics),
             shutdown: front.clone(),
         });
-        let door = |listener, role, cache: &Arc<MetadataCache>| {
+        let service = |role, cache: &Arc<MetadataCache>| {
             let (reads, cache) = (Arc::clone(&reads), Arc::clone(cache));
-            let service = Arc::new(Service { role, reads, cache });
-            let accepting = net::accept_loop(listener, service, Arc::clone(&shared));
-            front.spawn_critical("a listener", accepting);
+            Arc::new(Service { role, reads, cache })
         };
         let cache = Arc::clone(&coordinator.parts.cache);
-        door(
-            listeners.coordinator,
-            Role::Coordinator(coordinator),
-            &cache,
-        );
-        for (listener, tablet) in listeners.tablets.into_iter().zip(tablets) {
-            door(listener, Role::Tablet(Arc::clone(tablet)), &tablet.cache);
+        let mut services = vec![service(Role::Coordinator(coordinator), &cache)];
+        let roles = tablets
+            .iter()
+            .map(|tablet| service(Role::Tablet(Arc::clone(tablet)), &tablet.cache));
+        services.extend(roles);
+        let listeners = listeners.coordinator.into_iter().chain(listeners.tablets);
+        for (listener, service) in listeners.zip(&services) {
+            let accepting = net::accept_loop(listener, Arc::clone(service), Arc::clone(&shared));
+            front.spawn_critical("a listener", accepting);
         }
+        let addresses = nodes.all().map(ToString::to_string);
+        Entrance::new(addresses.zip(services).collect(), shared)
     }
 }
 
@@ -396,6 +451,11 @@ impl RunningServer {
         self.nodes.tablets.iter().map(ToString::to_string).collect()
     }
 
+    /// Lets the program around the server bring connections, besides those of sockets.
+    pub fn entrance(&self) -> Entrance {
+        self.entrance.clone()
+    }
+
     /// The lake's root: a folder or a URL.
     pub fn warehouse(&self) -> &str {
         &self.warehouse
@@ -404,6 +464,13 @@ impl RunningServer {
     /// All metrics of this server.
     pub fn metrics(&self) -> Arc<Registry> {
         Arc::clone(&self.registry)
+    }
+
+    /// Asks what retention would have removed by now, if it were in the lake, by table; as of the last
+    /// look. Does not block.
+    pub fn held(&self) -> impl Fn() -> BTreeMap<TableId, Held> + Send + Sync + 'static + use<> {
+        let gauges = Arc::clone(&self.gauges);
+        move || gauges.held.tables()
     }
 
     /// Whether every known bucket has a ready leader, as the tablet servers were told, and no part of the

@@ -6,6 +6,7 @@ mod limit_scan;
 mod offsets;
 mod replica;
 mod retention;
+mod room;
 mod routing;
 mod table_info;
 #[cfg(test)]
@@ -27,6 +28,7 @@ pub(crate) use fetch::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched}
 pub(crate) use offsets::OffsetSpec;
 use replica::Epochs;
 pub(crate) use replica::Replica;
+use room::Room;
 pub(crate) use table_info::TableInfo;
 
 use crate::cluster::MetadataCache;
@@ -71,6 +73,7 @@ pub(crate) struct TabletServer {
     /// Appends, and reads, that may be on blocking threads at once.
     appends: Arc<Semaphore>,
     reads: Arc<Semaphore>,
+    room: Room,
     /// Memory for answers that are being read and sent.
     answers: Memory,
     /// Wakes those who wait for a bucket to come or go.
@@ -109,8 +112,14 @@ impl TabletServer {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
         let recovery = Arc::new(Semaphore::new(parts.log_config.recovery_threads));
         let answers = Memory::new(parts.limits.answer_memory_bytes);
+        let room = Room::new(
+            Arc::clone(&parts.log_options.disk),
+            parts.log_dir.clone(),
+            parts.log_config.min_free_bytes,
+        );
         Arc::new(Self {
             parts,
+            room,
             cache: Arc::default(),
             replicas: RwLock::default(),
             tables: Mutex::default(),

@@ -1,27 +1,73 @@
-//! The whole path beside the limits of this machine: `make bench`. Prints one JSON object.
-//!
-//! Rows of TPC-H lineitem go through the protocol into the server (`weir load`), then a fresh
-//! daemon (`weir tier`)
-//! brings the backlog into the lake. CPU time and memory are those of the daemon's process. The
-//! roofline is a bare
-//! pipeline over the same rows in the same run: decode the Arrow bodies, encode Parquet, write and
-//! sync the files.
+//! What the whole path costs on this machine, beside the limits of the machine: `make bench`. Prints
+//! one JSON object, with a member for each case; `WEIR_BENCH_CASES=freshness,idle` runs some of them.
 
+mod freshness;
+mod idle;
+mod ingest;
+mod open_buckets;
 mod roofline;
+mod throughput;
 
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::path::PathBuf;
 
+use serde_json::{Map, Value};
 use weir_tests::Result;
-use weir_tests::process::{self, Process, snapshot_rows};
+use weir_tests::process::{self, Process};
 
-const TABLE: &str = "bench.lineitem";
-const BUCKETS: usize = 4;
-
+/// Where a case finds the binary, and where it keeps its files.
 struct Settings {
     weir: PathBuf,
     folder: PathBuf,
+    /// Rows of the cases that load a table.
     rows: u64,
+}
+
+impl Settings {
+    /// A server alone, or with its daemon (`up`), on free ports; with more arguments.
+    fn start(&self, command: &str, more: &[&str]) -> Result<Process> {
+        let (data, lake) = (self.folder.join("data"), self.folder.join("lake"));
+        let (data, lake) = (data.to_string_lossy(), lake.to_string_lossy());
+        let mut arguments = vec![command, "--data-dir", &*data, "--warehouse", &*lake];
+        arguments.extend(["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]);
+        if command == "up" {
+            arguments.extend(["--grpc", "127.0.0.1:0"]);
+        }
+        arguments.extend(more);
+        let log = self.folder.join(format!("{command}.log"));
+        Process::start(&self.weir, &arguments, &log)
+    }
+
+    /// A daemon alone over the lake of [`Self::start`], with more arguments.
+    fn start_daemon(&self, bootstrap: &str, more: &[&str]) -> Result<Process> {
+        let lake = self.folder.join("lake");
+        let lake = lake.to_string_lossy();
+        let mut arguments = vec!["tier", "--bootstrap", bootstrap, "--warehouse", &*lake];
+        arguments.extend(["--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"]);
+        arguments.extend(more);
+        Process::start(&self.weir, &arguments, &self.folder.join("tier.log"))
+    }
+}
+
+type Case = fn(&Settings) -> Result<Value>;
+
+const CASES: [(&str, Case); 5] = [
+    ("throughput", throughput::measure),
+    ("ingest", ingest::measure),
+    ("freshness", freshness::measure),
+    ("idle", idle::measure),
+    ("open_buckets", open_buckets::measure),
+];
+
+/// The value at a share of the way through the sorted ones, 0 to 1.
+fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_precision_loss,
+        clippy::cast_sign_loss,
+        reason = "an index into a slice"
+    )]
+    let index = (sorted.len() as f64 * share).ceil() as usize;
+    sorted.get(index.saturating_sub(1)).copied()
 }
 
 fn settings() -> Result<Settings> {
@@ -32,6 +78,9 @@ fn settings() -> Result<Settings> {
         .parse()?;
     let weir = std::env::var_os("WEIR_BENCH_BINARY")
         .map_or_else(|| target.join("release/weir"), PathBuf::from);
+    if !weir.is_file() {
+        return Err(format!("{}: build it first: make bench does", weir.display()).into());
+    }
     Ok(Settings {
         weir,
         folder: target.join("bench-data"),
@@ -39,117 +88,33 @@ fn settings() -> Result<Settings> {
     })
 }
 
-/// Waits until the lake holds `rows` rows; the daemon must live.
-fn wait_for_rows(daemon: &mut Process, table: &Path, rows: u64) -> Result<Duration> {
-    let started = Instant::now();
-    loop {
-        let found = snapshot_rows(table)?;
-        if found >= rows {
-            return Ok(started.elapsed());
-        }
-        daemon.check_alive()?;
-        if started.elapsed() > Duration::from_mins(10) {
-            return Err(format!("{found} of {rows} rows in the lake after 10 minutes").into());
-        }
-        process::pause(Duration::from_millis(20));
-    }
-}
-
 #[allow(
     clippy::print_stdout,
     reason = "the JSON object is what this program is for"
 )]
 fn main() -> Result<()> {
-    let Settings { weir, folder, rows } = settings()?;
-    if !weir.is_file() {
-        return Err(format!("{}: build it first: make bench does", weir.display()).into());
+    let settings = settings()?;
+    let wanted = std::env::var("WEIR_BENCH_CASES").unwrap_or_default();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.split(',').any(|want| want == name);
+    let mut report = Map::new();
+    report.insert(
+        "cores".to_owned(),
+        std::thread::available_parallelism()?.get().into(),
+    );
+    for (name, measure) in CASES.into_iter().filter(|(name, _)| is_wanted(name)) {
+        if settings.folder.exists() {
+            std::fs::remove_dir_all(&settings.folder)?;
+        }
+        std::fs::create_dir_all(&settings.folder)?;
+        eprintln!("{name}…");
+        let load = process::load_average();
+        let mut case = measure(&settings).map_err(|error| format!("{name}: {error}"))?;
+        if let Some(members) = case.as_object_mut() {
+            members.insert("load_average_at_start".to_owned(), load.into());
+        }
+        report.insert(name.to_owned(), case);
     }
-    if folder.exists() {
-        std::fs::remove_dir_all(&folder)?;
-    }
-    std::fs::create_dir_all(&folder)?;
-    #[allow(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
-    let scale = rows as f64 / 6_001_215.0;
-    let load_at_start = process::load_average();
-    let limits = roofline::measure(&folder.join("roofline"), scale, BUCKETS)?;
-
-    let data = folder.join("data");
-    let lake = folder.join("lake");
-    let mut server = Process::start(
-        &weir,
-        &[
-            "serve",
-            "--data-dir",
-            &data.to_string_lossy(),
-            "--warehouse",
-            &lake.to_string_lossy(),
-            "--listen",
-            "127.0.0.1:0",
-            "--http",
-            "127.0.0.1:0",
-        ],
-        &folder.join("serve.log"),
-    )?;
-    let bootstrap = server.ready("fluss")?;
-    let started = Instant::now();
-    process::run(
-        &weir,
-        &[
-            "load",
-            "--bootstrap",
-            &bootstrap,
-            "--table",
-            TABLE,
-            &format!("tpch:lineitem:{scale}"),
-            "--create",
-            "--bucket-key",
-            "l_orderkey",
-            "--buckets",
-            &BUCKETS.to_string(),
-        ],
-    )?;
-    let ingest = started.elapsed();
-    let loaded = limits.rows;
-
-    let mut daemon = Process::start(
-        &weir,
-        &[
-            "tier",
-            "--bootstrap",
-            &bootstrap,
-            "--warehouse",
-            &lake.to_string_lossy(),
-            "--http",
-            "127.0.0.1:0",
-            "--grpc",
-            "127.0.0.1:0",
-        ],
-        &folder.join("tier.log"),
-    )?;
-    let tiering = wait_for_rows(&mut daemon, &lake.join("bench.db/lineitem"), loaded)?;
-    let cpu = daemon.cpu_seconds()?;
-    let peak = daemon.peak_rss_bytes()?;
-    daemon.stop()?;
-    server.stop()?;
-
-    #[allow(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
-    let count = loaded as f64;
-    let per_cpu = count / cpu;
-    let report = serde_json::json!({
-        "table": "TPC-H lineitem and l_shipyear, 17 columns, zstd bodies",
-        "rows": loaded,
-        "buckets": BUCKETS,
-        "cores": std::thread::available_parallelism()?.get(),
-        "load_average_at_start": load_at_start,
-        "ingest_rows_per_s": (count / ingest.as_secs_f64()).round(),
-        "tiering_rows_per_s": (count / tiering.as_secs_f64()).round(),
-        "tiering_rows_per_cpu_s": per_cpu.round(),
-        "tiering_cpu_s": cpu,
-        "peak_rss_bytes": peak,
-        "roofline_rows_per_cpu_s": limits.zstd_rows_per_cpu_s.round(),
-        "roofline_plain_rows_per_cpu_s": limits.plain_rows_per_cpu_s.round(),
-        "roofline_ratio": per_cpu / limits.zstd_rows_per_cpu_s,
-    });
+    std::fs::remove_dir_all(&settings.folder)?;
     println!("{}", serde_json::to_string_pretty(&report)?);
     Ok(())
 }

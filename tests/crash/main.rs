@@ -1,7 +1,7 @@
 //! `kill -9` of `weir up` under writers: no acknowledged row is lost, none is twice in the lake.
 //!
 //! A seed chooses when each round kills and what the writers do; it is printed. `WEIR_SEED` repeats
-//! the choices of a run, `WEIR_KILL_ROUNDS` asks for more rounds than 10.
+//! the choices of a run, `WEIR_KILL_ROUNDS` asks for other than 20 rounds.
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
@@ -26,7 +26,7 @@ use site::{Kill, LakeFile, Site};
 use workload::Workload;
 
 /// The rounds of a standard run.
-const ROUNDS: u64 = 10;
+const ROUNDS: u64 = 20;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable)

@@ -68,7 +68,7 @@ async fn starts(cluster: &Cluster, path: &TablePath) -> Vec<i64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn log_retention_waits_for_the_lake() {
+async fn fc_079_log_retention_waits_for_the_lake_and_says_how_much() {
     let clock = Arc::new(ManualClock::new(NOON));
     let mut cluster = start(&clock).await;
     let (lake, control) = (path("lake"), path("control"));
@@ -85,6 +85,18 @@ async fn log_retention_waits_for_the_lake() {
     })
     .await;
     assert_eq!(starts(&cluster, &lake).await, [0]);
+    let id = cluster
+        .client
+        .table_info(&lake)
+        .await
+        .expect("the table")
+        .table_id;
+    let held = until("what is held is told", || async {
+        cluster.held().get(&id).copied()
+    })
+    .await;
+    assert!(held.bytes > 100 && held.partitions == 0, "{held:?}");
+    assert_eq!(held.oldest_ms, Some(NOON));
     append(&cluster, &control, make_rows(&schema, 100..110)).await;
     clock.advance(2 * HOUR);
     until("retention looks again", || async {
@@ -110,6 +122,10 @@ async fn log_retention_waits_for_the_lake() {
         (starts(&cluster, &lake).await == [150]).then_some(())
     })
     .await;
+    until("nothing is held any more", || async {
+        cluster.held().is_empty().then_some(())
+    })
+    .await;
     append(&cluster, &lake, make_rows(&schema, 150..160)).await;
     cluster.wait_tiered(&lake).await;
     let written = rows::texts(&[make_rows(&schema, 0..160)]);
@@ -118,7 +134,7 @@ async fn log_retention_waits_for_the_lake() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn partition_retention_waits_for_the_lake() {
+async fn fc_079_partition_retention_waits_for_the_lake_and_says_how_much() {
     let clock = Arc::new(ManualClock::new(NOON));
     let mut cluster = start(&clock).await;
     let (lake, control) = (path("days"), path("days_control"));
@@ -147,6 +163,18 @@ async fn partition_retention_waits_for_the_lake() {
     clock.advance(10 * DAY);
     wait_partitions(&cluster, &control, |names| names == ["20240320"]).await;
     wait_partitions(&cluster, &lake, |names| names == ["20240310", "20240320"]).await;
+    let id = cluster
+        .client
+        .table_info(&lake)
+        .await
+        .expect("the table")
+        .table_id;
+    let held = until("what is held is told", || async {
+        let held = cluster.held().get(&id).copied();
+        held.filter(|held| held.bytes > 0)
+    })
+    .await;
+    assert_eq!((held.partitions, held.oldest_ms), (1, Some(NOON)));
     clock.advance(DAY);
     wait_partitions(&cluster, &control, |names| {
         names == ["20240320", "20240321"]

@@ -4,6 +4,7 @@ use arrow::array::RecordBatch;
 use weir_protocol::client::admin::TableChanges;
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
+use weir_protocol::proto::{GetLakeSnapshotRequest, PbTablePath};
 use weir_protocol::schema::{Schema, TypeKind};
 use weir_tests::cluster::{Cluster, until};
 use weir_tests::rows;
@@ -59,6 +60,20 @@ async fn comes_back(
     let (written, read) = (rows::texts(&batches), rows::lake_texts(&lake).await);
     assert!(!written.is_empty());
     assert_eq!(read, written);
+    let snapshot = async |readable: bool| {
+        let request = GetLakeSnapshotRequest {
+            table_path: PbTablePath {
+                database_name: path.database.clone(),
+                table_name: path.table.clone(),
+            },
+            readable: readable.then_some(true),
+            ..GetLakeSnapshotRequest::default()
+        };
+        let told = cluster.client.any_server(request).await;
+        told.expect("a snapshot is told")
+    };
+    // Readers of the reference ask for the snapshot that can be read; of a log table that is each.
+    assert_eq!(snapshot(true).await, snapshot(false).await);
     for entry in rows::entries(&lake).await {
         let count = descriptor
             .bucket_count

@@ -15,8 +15,9 @@ use weir_lake_format::Table;
 use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
 use weir_protocol::client::writer::{LogWriter, LogWriterConfig};
 use weir_protocol::client::{Client, ClientConfig};
-use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TablePath};
+use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket, TableId, TablePath};
 use weir_server::config::{FlushPolicy, ServerConfig};
+use weir_server::held::Held;
 use weir_server::server::{Components, RunningServer, Server};
 use weir_tiering::config::DaemonConfig;
 use weir_tiering::daemon::{Daemon, Handle};
@@ -153,6 +154,11 @@ impl Cluster {
 
     fn server(&self) -> &RunningServer {
         self.server.as_ref().expect("the server runs")
+    }
+
+    /// What retention keeps of each table because the lake lacks it, as of its last look.
+    pub fn held(&self) -> BTreeMap<TableId, Held> {
+        self.server().held()()
     }
 
     /// `HOST:PORT` of the coordinator.
@@ -349,6 +355,7 @@ async fn serve(root: &Path, setup: &Setup) -> (RunningServer, Client) {
     let components = Components {
         clock: Arc::clone(&setup.clock),
         store: setup.store.clone(),
+        ..Components::default()
     };
     let server = Server::start(config, components)
         .await

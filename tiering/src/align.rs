@@ -13,12 +13,12 @@ use arrow::array::{
 };
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{
-    DataType, Field, SchemaRef, TimeUnit, TimestampMicrosecondType, TimestampMillisecondType,
-    TimestampNanosecondType, TimestampSecondType,
+    DataType, Decimal128Type, Field, SchemaRef, TimeUnit, TimestampMicrosecondType,
+    TimestampMillisecondType, TimestampNanosecondType, TimestampSecondType,
 };
 use arrow::error::ArrowError;
 use weir_lake_format::TableSchema;
-use weir_protocol::ids::{LogOffset, TableBucket, TablePath};
+use weir_protocol::ids::{BucketId, LogOffset, TableBucket, TableId, TablePath};
 use weir_protocol::schema::Schema;
 
 use crate::error::{Error, Result};
@@ -55,6 +55,21 @@ pub struct Position {
     pub timestamp_ms: i64,
 }
 
+impl Position {
+    /// Of a batch without rows.
+    pub(crate) fn none(table: TableId) -> Self {
+        Self {
+            bucket: TableBucket {
+                table,
+                partition: None,
+                bucket: BucketId(0),
+            },
+            offset: LogOffset(0),
+            timestamp_ms: 0,
+        }
+    }
+}
+
 /// Whether the lake table ends in the three system columns.
 pub fn has_system_columns(lake: &TableSchema) -> bool {
     let names = lake
@@ -89,7 +104,8 @@ impl Alignment {
                 None => {
                     return Err(bad(
                         &field.name,
-                        "the lake table demands it, the log lacks it",
+                        "the lake table demands it, the log lacks it; make it nullable in the lake table, or \
+                         drop it there",
                     ));
                 }
             };
@@ -102,7 +118,10 @@ impl Alignment {
                 .iter()
                 .find(|column| lake.field_index(&column.name).is_none());
             let name = missing.map_or("", |column| column.name.as_str());
-            return Err(bad(name, "the lake table lacks it"));
+            return Err(bad(
+                name,
+                "the lake table lacks it; add it there as a nullable column of that type",
+            ));
         }
         if system {
             origins.extend([Origin::Bucket, Origin::Offset, Origin::Timestamp]);
@@ -112,6 +131,11 @@ impl Alignment {
             target: lake.arrow_schema(),
             origins,
         })
+    }
+
+    /// The table, for messages.
+    pub fn table(&self) -> &TablePath {
+        &self.table
     }
 
     /// The rows of `batch` as the lake table takes them.
@@ -136,8 +160,7 @@ impl Alignment {
                 Origin::Offset => Ok(offsets(position.offset, rows)),
                 Origin::Timestamp => timestamps(position.timestamp_ms, rows, field.data_type()),
             };
-            let column =
-                column.map_err(|e| self.bad(field, position.offset, position, &e.to_string()))?;
+            let column = column.map_err(|error| self.misfit(field, position, error))?;
             if !field.is_nullable() && column.null_count() > 0 {
                 let row = (0..rows).find(|row| column.is_null(*row)).unwrap_or(0);
                 let row = i64::try_from(row).unwrap_or(i64::MAX);
@@ -147,8 +170,40 @@ impl Alignment {
             columns.push(column);
         }
         let options = RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(Arc::clone(&self.target), columns, &options)
-            .map_err(|e| self.bad_batch(position, &e))
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.target), columns, &options);
+        let batch = batch.map_err(|e| self.bad_batch(position, &e))?;
+        self.checked(batch, position)
+    }
+
+    /// What the writer of the lake would refuse is refused here, where it is the row's fault and not
+    /// the round's.
+    fn checked(&self, batch: RecordBatch, position: Position) -> Result<RecordBatch> {
+        match weir_lake_format::write::check_rows(&batch, &self.target) {
+            Ok(()) => Ok(batch),
+            Err(weir_lake_format::Error::BadValue { column, reason }) => Err(Error::Column {
+                table: self.table.clone(),
+                bucket: position.bucket,
+                offset: position.offset,
+                column,
+                reason,
+            }),
+            Err(source) => Err(Error::Lake {
+                table: self.table.clone(),
+                source,
+            }),
+        }
+    }
+
+    /// A type that can't be written at all is no single row's fault.
+    fn misfit(&self, field: &Field, at: Position, error: ArrowError) -> Error {
+        match error {
+            ArrowError::SchemaError(reason) => Error::Schema {
+                table: self.table.clone(),
+                column: field.name().clone(),
+                reason: format!("{reason}; give the lake table's column its type back"),
+            },
+            error => self.bad(field, at.offset, at, &error.to_string()),
+        }
     }
 
     fn bad(&self, field: &Field, offset: LogOffset, at: Position, reason: &str) -> Error {
@@ -188,7 +243,10 @@ fn timestamps(millis: i64, rows: usize, to: &DataType) -> Result<ArrayRef, Arrow
 
 /// The same values under another name of their type: no copy where the layout is the same.
 fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
-    use DataType::{Binary, FixedSizeBinary, List, Map, Struct, Time32, Time64, Timestamp};
+    use DataType::{
+        Binary, Decimal128, FixedSizeBinary, Float32, Float64, Int8, Int16, Int32, Int64, List,
+        Map, Struct, Time32, Time64, Timestamp,
+    };
     if array.data_type() == to {
         return Ok(Arc::clone(array));
     }
@@ -245,6 +303,15 @@ fn conform(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowError> {
             };
             cast_with_options(array, to, &options)
         }
+        // What another engine has widened in the lake takes all values.
+        (Decimal128(from, scale), Decimal128(to, to_scale)) if from <= to && scale == to_scale => {
+            let values = array.as_primitive::<Decimal128Type>().clone();
+            Ok(Arc::new(values.with_precision_and_scale(*to, *to_scale)?))
+        }
+        (Int8, Int16 | Int32 | Int64)
+        | (Int16, Int32 | Int64)
+        | (Int32, Int64)
+        | (Float32, Float64) => arrow::compute::cast(array, to),
         (from, to) => Err(ArrowError::SchemaError(format!(
             "{from} cannot be written as {to}"
         ))),

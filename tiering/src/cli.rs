@@ -8,18 +8,23 @@ pub mod create;
 pub mod exit;
 pub mod lake;
 pub mod load;
+pub mod maintain;
 pub mod output;
 pub mod progress;
+pub mod replay;
 pub mod settings;
 pub mod status;
 pub mod table;
 pub mod tier;
+mod values;
 pub mod verify;
 
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use weir_protocol::ids::TablePath;
+
+use values::{address, bucket_name, http_address, setting};
 
 /// Keeps Apache Paimon lake tables seconds behind Apache Fluss streams, exactly once.
 #[derive(Debug, Parser)]
@@ -84,7 +89,7 @@ pub enum Command {
     /// Looks into the lake.
     #[command(
         subcommand,
-        after_help = "Examples:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
+        after_help = "Examples:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --where 'l_quantity < 10'"
     )]
     Lake(LakeCommand),
     /// Looks over, and mends, the logs of a data directory on which no server runs.
@@ -98,6 +103,15 @@ pub enum Command {
         reached now."
     )]
     Verify(Verify),
+    /// Puts bad records back into the lake table, once their cause is mended.
+    #[command(
+        after_help = "Example:\n  weir replay demo.lineitem --warehouse ./weir-data/lake\n\n\
+        Bad records are rows that the lake table could not take, of a table with the property\n\
+        weir.bad-record=divert; they are in the table TABLE__weir_bad_records beside it. Each is put back\n\
+        once, whatever becomes of the command; those that still don't fit stay, and are named.\n\n\
+        Exit codes: 0 none is left; 1 some still don't fit; 75 lake or cluster can't be reached now."
+    )]
+    Replay(Replay),
 }
 
 /// How a cluster is reached.
@@ -403,6 +417,10 @@ pub struct Status {
     /// Ends the pause of this table.
     #[arg(long, value_name = "TABLE", group = "action")]
     pub resume: Option<TablePath>,
+    /// Gives up the rows of this table that its log has lost before they were tiered, as its reason to
+    /// pause names them, and goes on behind them. The lake snapshot and `weir verify` tell of it.
+    #[arg(long, value_name = "TABLE", group = "action")]
+    pub accept_loss: Option<TablePath>,
 }
 
 /// `weir log …`.
@@ -438,7 +456,7 @@ pub struct LogRepair {
     #[arg(env = "WEIR_DATA_DIR")]
     pub data_dir: PathBuf,
     /// The bucket as `weir log check` names it: `TABLE/BUCKET` or `TABLE/PARTITION/BUCKET`, by ids.
-    #[arg(long)]
+    #[arg(long, value_parser = bucket_name)]
     pub bucket: String,
     /// Says that the damaged records may be lost; without it nothing is done.
     #[arg(long)]
@@ -457,7 +475,7 @@ pub enum LakeCommand {
     #[command(
         after_help = "Example:\n  weir lake files demo.lineitem --warehouse ./weir-data/lake --json\n\nOF is the bucket count a file was written under. BUCKET `none` (in JSON: bucket 0 of -1) is a table\nwithout bucket key: its lake table has no buckets, whatever its log has."
     )]
-    Files(LakeTarget),
+    Files(LakeFiles),
     /// Lists the partitions of a snapshot: rows, files, bytes, buckets.
     #[command(
         after_help = "Example:\n  weir lake partitions demo.lineitem --warehouse ./weir-data/lake\n\nBUCKETS `none` (in JSON: -1) is a table without bucket key: its lake table has no buckets,\nwhatever its log has."
@@ -465,7 +483,7 @@ pub enum LakeCommand {
     Partitions(LakeTarget),
     /// Prints the rows of a snapshot.
     #[command(
-        after_help = "Example:\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10"
+        after_help = "Example:\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --limit 10\n  weir lake cat demo.lineitem --warehouse ./weir-data/lake --where 'l_quantity < 10'"
     )]
     Cat(LakeCat),
     /// Checks the table's metadata against its files, of all its snapshots.
@@ -473,6 +491,12 @@ pub enum LakeCommand {
         after_help = "Example:\n  weir lake check demo.lineitem --warehouse ./weir-data/lake"
     )]
     Check(LakeTable),
+    /// Removes old snapshots, and the files that only they name.
+    #[command(after_help = maintain::EXPIRE_HELP)]
+    Expire(maintain::LakeExpire),
+    /// Finds files that nothing names, and deletes them if asked to.
+    #[command(after_help = maintain::ORPHANS_HELP)]
+    Orphans(maintain::LakeOrphans),
 }
 
 /// A table of the lake.
@@ -511,6 +535,29 @@ pub struct LakeCat {
     /// Only these columns.
     #[arg(long, value_delimiter = ',')]
     pub columns: Vec<String>,
+    /// Which rows.
+    #[command(flatten)]
+    pub conditions: Conditions,
+}
+
+/// `weir lake files`.
+#[derive(Args, Clone, Debug)]
+pub struct LakeFiles {
+    /// The table.
+    #[command(flatten)]
+    pub target: LakeTarget,
+    /// Which rows they may hold.
+    #[command(flatten)]
+    pub conditions: Conditions,
+}
+
+/// Conditions on rows.
+#[derive(Args, Clone, Debug)]
+pub struct Conditions {
+    /// Only rows that meet this condition: `COLUMN OPERATOR LITERAL` with = != < <= > >=, or
+    /// `COLUMN IS [NOT] NULL`; may be repeated. Times of TIMESTAMP_LTZ are in UTC, bytes in hex.
+    #[arg(long = "where", value_name = "CONDITION")]
+    pub conditions: Vec<String>,
 }
 
 /// `weir verify`.
@@ -532,30 +579,20 @@ pub struct Verify {
     pub json: bool,
 }
 
-/// `HOST:PORT`; `[HOST]:PORT` for IPv6.
-fn address(text: &str) -> Result<String, String> {
-    let parts = text.rsplit_once(':').filter(|(host, port)| {
-        let bracketed = host.starts_with('[') && host.ends_with(']');
-        let plain = !host.is_empty() && !host.contains([':', '/']);
-        (bracketed || plain) && port.parse::<u16>().is_ok()
-    });
-    match parts {
-        Some(_) => Ok(text.to_owned()),
-        None => Err(format!("`{text}` is no address: write HOST:PORT")),
-    }
-}
-
-/// `HOST:PORT` with or without the scheme that browsers put before it.
-fn http_address(text: &str) -> Result<String, String> {
-    let bare = text.strip_prefix("http://").unwrap_or(text);
-    address(bare.strip_suffix('/').unwrap_or(bare))
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(format!("`{text}` is no setting: write KEY=VALUE")),
-    }
+/// `weir replay`.
+#[derive(Args, Clone, Debug)]
+pub struct Replay {
+    /// The table, `DATABASE.TABLE`.
+    pub table: TablePath,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// The lake.
+    #[command(flatten)]
+    pub warehouse: Warehouse,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ use weir_protocol::schema::Schema;
 use crate::enumerate::{BucketGroup, PartitionView};
 use crate::error::Result;
 use crate::lease::{Epochs, Lease};
+use crate::ranges;
 use crate::split::Split;
 
 pub mod wire;
@@ -36,7 +37,7 @@ pub struct TableInfo {
     pub bucket_count: TotalBuckets,
     /// 0 until the bucket count is changed for the first time.
     pub bucket_layout_epoch: i64,
-    /// Properties of the table, `table.…`.
+    /// Properties of the table, `table.…`, and ours, `weir.…`.
     pub properties: BTreeMap<String, String>,
 }
 
@@ -141,6 +142,8 @@ pub struct Trouble {
     pub code: Option<ErrorCode>,
     /// Whether it will not pass by itself: a person must act.
     pub lasting: bool,
+    /// The offsets that the log has lost, if that is the trouble: a person may let them go.
+    pub lost: Option<ranges::Offsets>,
 }
 
 impl Trouble {
@@ -150,6 +153,7 @@ impl Trouble {
             reason: reason.into(),
             code: None,
             lasting: false,
+            lost: None,
         }
     }
 

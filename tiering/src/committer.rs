@@ -4,20 +4,20 @@
 //! commit → register. A crash before the lake commit leaves orphan files only; one after it leaves
 //! a snapshot that the next round registers first. The fence is the newest snapshot of ours as the
 //! round saw it before it read any offset: the lake commit checks, in each of its attempts, that it
-//! is still the newest one. So of two workers that read the same offsets at most one commits.
+//! is still the newest one. So of two workers that read the same offsets at most one commits. A lake
+//! table that was made anew meanwhile, or that another table uses again, is no longer the round's.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use parking_lot::Mutex;
 use weir_catalog::clock::Clock;
-use weir_lake_format::commit::{
-    BaseView, CommitOutcome, CommitRequest, GuardRefusal, RetryPolicy, TableCommitter,
-};
+use weir_lake_format::commit::{BaseView, CommitOutcome, CommitRequest, GuardRefusal, RetryPolicy};
 use weir_lake_format::write::CommitMessage;
 use weir_lake_format::{BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot};
 use weir_protocol::ids::{LogOffset, TableBucket, TableId};
 
+use crate::bad_records::Stamp;
+use crate::bad_records::book::Book;
 use crate::cluster::{LakeProgress, Registration, TieringClient};
 use crate::enumerate::BucketGroup;
 use crate::error::{Error, Result};
@@ -26,6 +26,11 @@ use crate::lease::{Epochs, Lease};
 use crate::ranges;
 use crate::round::Committable;
 use crate::wall::unique_name;
+
+mod history;
+mod memory;
+
+pub use memory::Committers;
 
 /// The commit user of tiering, the reference's own, so that either side can go on where the other
 /// stopped.
@@ -61,30 +66,8 @@ pub struct Committer {
     pub clock: Arc<dyn Clock>,
     /// Whether a newer lease in the lake refuses ours, or only warns.
     pub fence: EpochFence,
-}
-
-/// What commits remember of each table, so that the next one need not read its history again.
-/// Clones share it.
-#[derive(Clone, Debug, Default)]
-pub struct Committers {
-    idle: Arc<Mutex<HashMap<TableId, TableCommitter>>>,
-}
-
-impl Committers {
-    fn take(&self, lake: &LakeTable, table: TableId) -> TableCommitter {
-        let idle = self.idle.lock().remove(&table);
-        let same = idle.filter(|idle| idle.table().root() == lake.table.root());
-        same.unwrap_or_else(|| TableCommitter::new(lake.table.clone()))
-    }
-
-    fn put_back(&self, table: TableId, committer: TableCommitter) {
-        self.idle.lock().insert(table, committer);
-    }
-
-    /// Forgets a table that is gone.
-    pub fn forget(&self, table: TableId) {
-        self.idle.lock().remove(&table);
-    }
+    /// Whether rows that others put into the lake table before are no trouble.
+    pub adopts_history: bool,
 }
 
 /// What a lake snapshot under a newer lease means.
@@ -102,6 +85,8 @@ pub enum EpochFence {
 pub struct Base {
     /// The newest snapshot of ours in the lake.
     pub own: Option<i64>,
+    /// The latest snapshot of anybody, if none is ours.
+    pub latest: Option<i64>,
     /// Per bucket, the end of what the lake holds.
     pub ends: BTreeMap<TableBucket, LogOffset>,
 }
@@ -127,6 +112,8 @@ pub struct Committed {
     pub files: usize,
     /// Bytes of those files.
     pub bytes: i64,
+    /// Rows that are in the table of bad records instead.
+    pub diverted: i64,
 }
 
 impl Committer {
@@ -150,9 +137,10 @@ impl Committer {
                     repaired = Some(own.id);
                 }
                 _ => {
-                    self.check_not_behind(own.as_ref(), &progress).await?;
+                    let latest = self.check_history(lease, own.as_ref(), &progress).await?;
                     return Ok(Base {
                         own: own.map(|s| s.id),
+                        latest,
                         ends: progress.ends,
                     });
                 }
@@ -171,15 +159,22 @@ impl Committer {
     /// a failed registration the round's files are discarded.
     ///
     /// # Errors
-    /// [`Error::Recreated`], [`Error::Fenced`], [`Error::Repaired`], or what a call returned; after
-    /// a failed registration the snapshot stays, and the next [`Committer::base`] registers it.
+    /// [`Error::Recreated`], [`Error::LakeReplaced`], [`Error::Fenced`], [`Error::Repaired`], or
+    /// what a call returned; after a failed registration the snapshot stays, and the next
+    /// [`Committer::base`] registers it.
     pub async fn commit(
         &self,
         base: &Base,
         mut committable: Committable<CommitMessage>,
+        book: Option<&mut Book>,
     ) -> Result<Committed> {
         let files = std::mem::take(&mut committable.files);
-        let prepared = match self.prepare(base, &committable).await {
+        let prepared = async {
+            let prepared = self.prepare(base, &committable).await?;
+            self.divert(base, &committable, book).await?;
+            Ok(prepared)
+        };
+        let prepared = match prepared.await {
             Ok(prepared) => prepared,
             Err(error) => {
                 self.lake.discard(files).await;
@@ -201,6 +196,26 @@ impl Committer {
             snapshot,
             ..committed
         })
+    }
+
+    /// Bad records are kept before the round that leaves them out is published: a crash between the
+    /// two leaves them pending in the book, for the next round to leave out.
+    async fn divert(
+        &self,
+        base: &Base,
+        committable: &Committable<CommitMessage>,
+        book: Option<&mut Book>,
+    ) -> Result<()> {
+        let Some(book) = book.filter(|_| !committable.bad.is_empty()) else {
+            return Ok(());
+        };
+        let table = committable.lease.path.to_string();
+        let stamp = Stamp {
+            table: &table,
+            round: &committable.round,
+            now_ms: self.clock.now_ms(),
+        };
+        book.commit(&committable.bad, &base.ends, stamp).await
     }
 
     /// Everything up to the lake commit; leaves nothing behind but an offsets file.
@@ -274,12 +289,9 @@ impl Committer {
         epochs: Epochs,
         offsets_path: &str,
     ) -> Result<BTreeMap<String, String>> {
-        let mut text = ranges::to_text(&committable.ranges);
-        if text.len() > ranges::INLINE_MAX_BYTES {
-            let file = format!("weir/ranges-{}.json", committable.round);
-            self.lake.put(&file, text).await?;
-            text = ranges::file_reference(&file);
-        }
+        let file = format!("weir/ranges-{}.json", committable.round);
+        let text = ranges::to_text(&committable.ranges);
+        let text = self.lake.property(text, &file).await?;
         let properties = [
             (OFFSETS, offsets_path.to_owned()),
             (COORDINATOR_EPOCH, epochs.coordinator.to_string()),
@@ -316,21 +328,29 @@ impl Committer {
         };
         let lease = &committable.lease;
         let mut guard = |view: &BaseView<'_>| {
-            let found = view.own_latest.map(|own| own.id);
-            if found == base.own {
+            let own = view.own_latest.map(|own| own.id);
+            let latest = view.latest.map(|latest| latest.id);
+            let reason = if own != base.own {
+                moved(own, base.own)
+            } else if own.is_none() && latest != base.latest {
+                // Perhaps the claim of a table that uses the lake table again.
+                let (latest, before) = (name_of(latest), name_of(base.latest));
+                format!("the latest snapshot is {latest}, it was {before}, and none is of tiering")
+            } else {
                 return Ok(());
-            }
-            Err(GuardRefusal {
-                reason: moved(found, base.own),
-            })
+            };
+            Err(GuardRefusal { reason })
         };
         let retry = RetryPolicy::default();
         let mut lake = self.committers.take(&self.lake, lease.table);
         let outcome = lake.commit(&request, &mut guard, retry).await;
         let error = match outcome {
-            Ok(CommitOutcome::Committed(snapshot)) => {
+            Ok(CommitOutcome::Committed(snapshot) | CommitOutcome::AlreadyCommitted(snapshot)) => {
                 self.committers.put_back(lease.table, lake);
                 return Ok(snapshot.id);
+            }
+            Ok(outcome) if !outcome.frees_files() => {
+                return Err(Self::not_committed(lease, outcome));
             }
             Ok(outcome) => Self::not_committed(lease, outcome),
             Err(source @ weir_lake_format::Error::OutcomeUnknown { .. }) => {
@@ -355,8 +375,11 @@ impl Committer {
                 reason: format!("{conflict:?}"),
             },
             CommitOutcome::Exhausted { attempts } => Error::LakeBusy { table, attempts },
+            CommitOutcome::Replaced | CommitOutcome::TakenBack => Error::LakeReplaced { table },
             // Empty commits are allowed, so there is always something to commit.
-            CommitOutcome::Nothing | CommitOutcome::Committed(_) => Error::LakeConflict {
+            CommitOutcome::Nothing
+            | CommitOutcome::Committed(_)
+            | CommitOutcome::AlreadyCommitted(_) => Error::LakeConflict {
                 table,
                 reason: "nothing was committed".to_owned(),
             },
@@ -371,13 +394,20 @@ impl Committer {
         committable: &Committable<CommitMessage>,
         source: weir_lake_format::Error,
     ) -> Result<i64> {
+        let table = &committable.lease.path;
+        // In a table that was made in the folder since, it is none of ours, whatever it says.
+        let identity = self.lake.table.identity().await.ok();
+        if identity.is_some_and(|identity| identity != self.lake.identity) {
+            return Err(Error::LakeReplaced {
+                table: table.clone(),
+            });
+        }
         let own = self.own_latest().await.ok().flatten();
         if let Some(own) = own.filter(|own| own.property(ROUND) == Some(&committable.round)) {
             return Ok(own.id);
         }
-        let table = committable.lease.path.clone();
         Err(Error::UnknownCommit {
-            table,
+            table: table.clone(),
             round: committable.round.clone(),
             source,
         })
@@ -436,35 +466,6 @@ impl Committer {
             .map_err(|e| self.lake.error(e))
     }
 
-    /// The cluster may know of a snapshot of another kind (compaction), never of one beyond the
-    /// lake's newest.
-    async fn check_not_behind(
-        &self,
-        own: Option<&Snapshot>,
-        progress: &LakeProgress,
-    ) -> Result<()> {
-        let Some(known) = progress.snapshot else {
-            return Ok(());
-        };
-        if own.is_some_and(|own| own.id >= known) {
-            return Ok(());
-        }
-        let latest = self
-            .lake
-            .table
-            .latest_snapshot_id()
-            .await
-            .map_err(|e| self.lake.error(e))?;
-        if latest.is_none_or(|latest| latest < known) {
-            return Err(Error::LakeBehind {
-                table: self.lake.path().clone(),
-                known,
-                latest,
-            });
-        }
-        Ok(())
-    }
-
     fn check_epochs(&self, ours: Epochs, own: Option<&Snapshot>) -> Result<()> {
         if ours.is_without_lease() {
             return Ok(());
@@ -520,9 +521,12 @@ fn fenced(lease: &Lease, found: Option<i64>, seen: Option<i64>) -> Error {
 }
 
 fn moved(found: Option<i64>, seen: Option<i64>) -> String {
-    let name = |id: Option<i64>| id.map_or("none".to_owned(), |id| id.to_string());
-    let (found, seen) = (name(found), name(seen));
+    let (found, seen) = (name_of(found), name_of(seen));
     format!("the newest snapshot of tiering is {found}, it was {seen} at the round's begin")
+}
+
+fn name_of(snapshot: Option<i64>) -> String {
+    snapshot.map_or("none".to_owned(), |id| id.to_string())
 }
 
 fn new_ends(
@@ -546,5 +550,10 @@ fn sizes(committable: &Committable<CommitMessage>, files: &[CommitMessage]) -> C
         rows: committable.rows,
         files: all().count(),
         bytes: all().map(|file| file.file_size).sum(),
+        diverted: committable
+            .ranges
+            .iter()
+            .map(|range| ranges::count(&range.apart.diverted))
+            .sum(),
     }
 }

@@ -1,10 +1,12 @@
 //! The daemon's settings.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bad_records::Policy;
 use crate::error::Error;
 
 /// Settings of the tiering daemon; durations are in milliseconds, sizes in bytes.
@@ -16,7 +18,7 @@ pub struct DaemonConfig {
     /// Where the lake is: a folder, or a `file://`, `s3://` or `memory://` address.
     pub warehouse: String,
     /// Options of the warehouse's store (`object_store` names), for example credentials.
-    pub warehouse_options: BTreeMap<String, String>,
+    pub warehouse_options: StoreOptions,
     /// User and password for SASL/PLAIN, if the cluster asks for them.
     pub sasl: Option<SaslConfig>,
     /// Whether the cluster is not ours, so that its epochs restart and only warn; found out from
@@ -30,6 +32,9 @@ pub struct DaemonConfig {
     pub tables: usize,
     /// Buckets of one table that are read and written at the same time. 64.
     pub open_buckets: usize,
+    /// What is done with rows that the lake table can't take, `stop` or `divert`, unless the table's
+    /// property `weir.bad-record` says. `stop`.
+    pub bad_record: Policy,
     /// How often the coordinator is told what goes on and asked for a table. 1 s.
     pub heartbeat_ms: u64,
     /// The longest wait for one answer of the cluster. 30 s.
@@ -41,6 +46,8 @@ pub struct DaemonConfig {
     pub round: RoundConfig,
     /// What happens after a failed round.
     pub retry: RetryConfig,
+    /// Maintenance of lake tables.
+    pub maintenance: MaintenanceConfig,
     /// The most bytes that one read of the log may bring. 16 MiB.
     pub fetch_max_bytes: u64,
     /// Data files are closed at this size, unless the lake table says another (`target-file-size`).
@@ -50,6 +57,26 @@ pub struct DaemonConfig {
     pub lag_ms: u64,
     /// How long a stop waits for running rounds. 30 s.
     pub stop_ms: u64,
+    /// Where the daemon remembers which tables a person paused; not set means that a pause ends with
+    /// the process. `weir up` keeps it as `tiering.json` in its data directory.
+    pub state_file: Option<PathBuf>,
+}
+
+/// Options of a store, by name. Their values, among them keys, are never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct StoreOptions(pub BTreeMap<String, String>);
+
+impl std::fmt::Debug for StoreOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
+
+impl Serialize for StoreOptions {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.keys().map(|name| (name, "…")))
+    }
 }
 
 /// User and password.
@@ -93,27 +120,53 @@ pub struct RetryConfig {
     pub max_ms: u64,
 }
 
+/// Maintenance of lake tables, beside their rounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct MaintenanceConfig {
+    /// Whether old snapshots and partitions of all tables expire, also where
+    /// `table.datalake.auto-expire-snapshot` is not `true`. False.
+    pub auto_expire_snapshot: bool,
+    /// The shortest time between two runs of one table. 60 s.
+    pub interval_ms: u64,
+    /// How long one run may take; the next goes on where it stopped. 10 min.
+    pub timeout_ms: u64,
+}
+
+impl Default for MaintenanceConfig {
+    fn default() -> Self {
+        Self {
+            auto_expire_snapshot: false,
+            interval_ms: 60_000,
+            timeout_ms: 600_000,
+        }
+    }
+}
+
 impl Default for DaemonConfig {
     fn default() -> Self {
         Self {
             bootstrap: vec!["127.0.0.1:9123".to_owned()],
             warehouse: String::new(),
-            warehouse_options: BTreeMap::new(),
+            warehouse_options: StoreOptions::default(),
             sasl: None,
             foreign: None,
             memory: 512 << 20,
             cpu_permits: 0,
             tables: 4,
             open_buckets: 64,
+            bad_record: Policy::default(),
             heartbeat_ms: 1_000,
             rpc_timeout_ms: 30_000,
             lease_ms: 100_000,
             round: RoundConfig::default(),
             retry: RetryConfig::default(),
+            maintenance: MaintenanceConfig::default(),
             fetch_max_bytes: 16 << 20,
             target_file_bytes: 256 << 20,
             lag_ms: 2_000,
             stop_ms: 30_000,
+            state_file: None,
         }
     }
 }
@@ -277,16 +330,24 @@ mod tests {
     }
 
     #[test]
-    fn a_password_is_never_shown() {
+    fn fc_086_a_password_and_the_stores_keys_are_never_shown() {
         let sasl = SaslConfig {
             user: "u".to_owned(),
             password: "secret".to_owned(),
         };
         let config = DaemonConfig {
             sasl: Some(sasl),
+            warehouse_options: StoreOptions(BTreeMap::from([(
+                "aws_secret_access_key".to_owned(),
+                "secretkey".to_owned(),
+            )])),
             ..DaemonConfig::default()
         };
-        assert!(!format!("{config:?}").contains("secret"));
-        assert!(!serde_json::to_string(&config).unwrap().contains("secret"));
+        assert!(format!("{config:?}").contains("aws_secret_access_key"));
+        let shown = format!("{config:?}").replace("aws_secret_access_key", "");
+        assert!(!shown.contains("secret"), "{shown}");
+        let json = serde_json::to_string(&config).unwrap();
+        let json = json.replace("aws_secret_access_key", "");
+        assert!(!json.contains("secret"), "{json}");
     }
 }

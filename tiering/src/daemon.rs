@@ -4,9 +4,9 @@
 //! spawns and joins, and a [`Handle`] talks to it through a bounded channel. A round that panics or
 //! hangs is its own table's trouble only.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use weir_catalog::clock::{Clock, SystemClock};
+use weir_catalog::ddl::properties::DATALAKE_ENABLED;
 use weir_protocol::ids::{TableId, TablePath};
 
 use crate::cluster::TieringClient;
@@ -23,18 +24,22 @@ use crate::error::{Error, Result};
 use crate::lake_table::Warehouse;
 use crate::memory::MemoryBudget;
 use crate::metrics::Metrics;
-use crate::status::TableStatus;
+use crate::status::{HeldBack, LostOffsets, TableStatus};
 use crate::worker::WorkerResources;
 
 mod board;
 mod entry;
 mod lag;
+mod pauses;
 mod run;
 
+use pauses::Pauses;
 use run::DaemonTask;
 
 /// Commands that may wait for the daemon.
 const COMMAND_QUEUE: usize = 64;
+/// Why a table that a person wants tiered is not.
+const NO_LAKE: &str = "it is not tiered: set table.datalake.enabled=true";
 /// How long lag is looked up after someone asked for it.
 const WATCHED_MS: i64 = 30_000;
 
@@ -71,6 +76,16 @@ struct Inner {
     client: Arc<dyn TieringClient>,
     clock: Arc<dyn Clock>,
     budget: MemoryBudget,
+    held: Arc<OnceLock<HeldSource>>,
+}
+
+/// Tells what retention keeps because the lake lacks it.
+pub struct HeldSource(Box<dyn Fn() -> BTreeMap<TableId, HeldBack> + Send + Sync>);
+
+impl std::fmt::Debug for HeldSource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HeldSource")
+    }
 }
 
 /// What a handle asks for; each is answered.
@@ -89,6 +104,10 @@ enum Command {
         path: TablePath,
         answer: oneshot::Sender<Result<()>>,
     },
+    AcceptLoss {
+        path: TablePath,
+        answer: oneshot::Sender<Result<Vec<LostOffsets>>>,
+    },
     RefreshLag {
         answer: oneshot::Sender<()>,
     },
@@ -104,7 +123,7 @@ impl Daemon {
         validate(&config)?;
         let components = Components {
             client: Arc::new(WireCluster::new(&config)),
-            warehouse: Warehouse::open(&config.warehouse, &config.warehouse_options)?,
+            warehouse: Warehouse::open(&config.warehouse, &config.warehouse_options.0)?,
             clock: Arc::new(SystemClock),
         };
         Self::start_with(config, components, registry)
@@ -120,6 +139,8 @@ impl Daemon {
         registry: &mut Registry,
     ) -> Result<Handle> {
         validate(&config)?;
+        let pauses = Pauses::new(config.state_file.clone());
+        let paused = pauses.load()?;
         let budget = MemoryBudget::new(config.memory);
         let resources = WorkerResources {
             client: Arc::clone(&components.client),
@@ -142,9 +163,14 @@ impl Daemon {
             ready: ready_in,
             watched_until_ms: Arc::clone(&watched_until_ms),
             stop: stop.clone(),
+            pauses,
+            paused,
+            held: Arc::default(),
         };
+        let held = Arc::clone(&ends.held);
         let metrics = Metrics::new(registry);
-        let task = DaemonTask::new(config, resources, components.warehouse, metrics, ends);
+        let warehouse = components.warehouse.counted(metrics.lake_requests());
+        let task = DaemonTask::new(config, resources, warehouse, metrics, ends);
         let task = Mutex::new(Some(tokio::spawn(task.run())));
         let (client, clock) = (components.client, components.clock);
         let inner = Inner {
@@ -157,11 +183,18 @@ impl Daemon {
             client,
             clock,
             budget,
+            held,
         };
         Ok(Handle {
             inner: Arc::new(inner),
         })
     }
+}
+
+/// Whether tiering is on for a table with these properties.
+fn is_lake_enabled(properties: &BTreeMap<String, String>) -> bool {
+    let enabled = properties.get(DATALAKE_ENABLED);
+    enabled.is_some_and(|text| text.trim().eq_ignore_ascii_case("true"))
 }
 
 fn validate(config: &DaemonConfig) -> Result<()> {
@@ -236,7 +269,8 @@ impl Handle {
     /// waits after a failure. Does not wait for the round.
     ///
     /// # Errors
-    /// [`Error::UnknownTable`] or [`Error::Cluster`] if there is no such table, [`Error::Stopped`].
+    /// [`Error::UnknownTable`] or [`Error::Cluster`] if there is no such table,
+    /// [`Error::Unsupported`] if its lake is off, [`Error::PausedByPerson`], [`Error::Stopped`].
     pub async fn tier_now(&self, path: &TablePath) -> Result<()> {
         let order = |id| {
             let path = path.clone();
@@ -246,17 +280,22 @@ impl Handle {
             Err(Error::UnknownTable { .. }) => {
                 // Not handed out to this daemon so far: ask the cluster who it is.
                 let info = self.inner.client.table_info(path).await?;
+                if !is_lake_enabled(&info.properties) {
+                    let (table, reason) = (path.clone(), NO_LAKE);
+                    return Err(Error::Unsupported { table, reason });
+                }
                 self.send(order(Some(info.id))).await
             }
             sent => sent,
         }
     }
 
-    /// Starts no more rounds of the table until [`Handle::resume`]; a running one commits what it
-    /// has read.
+    /// Starts no more rounds of the table until [`Handle::resume`], also after a restart if there is a
+    /// state file; a running round commits what it has read.
     ///
     /// # Errors
-    /// [`Error::UnknownTable`], [`Error::Stopped`].
+    /// [`Error::UnknownTable`], [`Error::Stopped`], [`Error::State`] if the pause holds but will end
+    /// with the process.
     pub async fn pause(&self, path: &TablePath) -> Result<()> {
         self.send(|answer| Command::Pause {
             path: path.clone(),
@@ -275,6 +314,27 @@ impl Handle {
             answer,
         })
         .await
+    }
+
+    /// Lets the offsets go that the table's logs have lost, as its status names them, and starts a
+    /// round behind them. The next lake snapshot notes them down; the rows that they had are lost.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::NothingLost`] if no lost offsets are known, [`Error::Stopped`].
+    pub async fn accept_loss(&self, path: &TablePath) -> Result<Vec<LostOffsets>> {
+        let path = path.clone();
+        self.send(|answer| Command::AcceptLoss { path, answer })
+            .await
+    }
+
+    /// From now on the status tells what retention keeps because the lake lacks it, by `source`, which
+    /// must not block. The first source stays.
+    pub fn tell_held(
+        &self,
+        source: impl Fn() -> BTreeMap<TableId, HeldBack> + Send + Sync + 'static,
+    ) {
+        // A second source is not wanted.
+        let _ = self.inner.held.set(HeldSource(Box::new(source)));
     }
 
     /// Bytes of the memory budget: held now, and at most ever.
@@ -296,7 +356,10 @@ impl Handle {
         }
     }
 
-    async fn send(&self, order: impl FnOnce(oneshot::Sender<Result<()>>) -> Command) -> Result<()> {
+    async fn send<T>(
+        &self,
+        order: impl FnOnce(oneshot::Sender<Result<T>>) -> Command,
+    ) -> Result<T> {
         let (answer, answered) = oneshot::channel();
         self.inner
             .commands

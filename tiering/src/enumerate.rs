@@ -8,6 +8,7 @@ use weir_protocol::ids::{
 };
 
 use crate::error::{Error, Result};
+use crate::ranges;
 use crate::split::Split;
 
 /// What enumeration needs of a table, as one reading of the cluster.
@@ -24,6 +25,16 @@ pub struct TableView {
     pub bucket_layout_epoch: i64,
     /// The partitions; `None` if the table has no partition keys.
     pub partitions: Option<Vec<PartitionView>>,
+}
+
+impl TableView {
+    /// The name of a bucket's partition; its id if the partition is gone.
+    pub fn partition_name(&self, bucket: TableBucket) -> Option<String> {
+        let id = bucket.partition?;
+        let mut partitions = self.partitions.iter().flatten();
+        let found = partitions.find(|partition| partition.id == id);
+        Some(found.map_or_else(|| id.to_string(), |partition| partition.name.clone()))
+    }
 }
 
 /// One partition of a [`TableView`].
@@ -71,6 +82,9 @@ pub struct Offsets {
     pub unavailable: BTreeSet<TableBucket>,
     /// Per bucket, the end of what the lake holds; buckets of dropped partitions are passed over.
     pub lake: BTreeMap<TableBucket, LogOffset>,
+    /// Per bucket, offsets that the log has lost and a person let go: if the lake ends where they
+    /// begin, reading goes on behind them.
+    pub let_go: BTreeMap<TableBucket, ranges::Offsets>,
 }
 
 /// The partitions of `table` (or the table itself), each with its own bucket count, by partition
@@ -133,12 +147,14 @@ pub fn enumerate(table: &TableView, offsets: &Offsets) -> Result<Vec<Split>> {
             if let Some((start, stop)) = range_of(table, bucket, offsets)? {
                 let partition = group.name.clone();
                 let total_buckets = group.total_buckets;
+                let let_go = offsets.let_go.get(&bucket).filter(|o| o.start == start);
                 splits.push(Split {
                     bucket,
                     partition,
                     total_buckets,
                     start,
                     stop,
+                    read_from: let_go.map_or(start, |o| o.end.clamp(start, stop)),
                 });
             }
         }

@@ -2,7 +2,7 @@
 
 pub use weir_catalog::sentence::sentence;
 use weir_protocol::error_code::ErrorCode;
-use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath, TotalBuckets};
+use weir_protocol::ids::{LogOffset, SchemaId, TableBucket, TableId, TablePath, TotalBuckets};
 
 use crate::lease::Epochs;
 use crate::phase::Phase;
@@ -51,7 +51,8 @@ pub enum Error {
     },
     /// The log no longer holds offsets that the lake lacks.
     #[error(
-        "{bucket}: the log goes on at {to}, and the lake lacks {from}..{to}: these rows are lost"
+        "{bucket}: lost range {from}..{to}: the log goes on at {to}, and the lake lacks what was before; \
+         `weir status --accept-loss` gives it up"
     )]
     LostRange {
         bucket: TableBucket,
@@ -163,6 +164,15 @@ pub enum Error {
         column: String,
         reason: String,
     },
+    /// Rows of a schema that is newer than the round, and that its lake schema does not fit.
+    #[error(
+        "{table}: rows of schema {schema} came into a round of schema {planned}; the next one takes them"
+    )]
+    NewerSchema {
+        table: TablePath,
+        schema: SchemaId,
+        planned: SchemaId,
+    },
     /// The table is of a kind that is not tiered.
     #[error("{table}: {reason}")]
     Unsupported {
@@ -177,6 +187,9 @@ pub enum Error {
         ours: TableId,
         found: TableId,
     },
+    /// The lake table was made anew while a round was under way.
+    #[error("{table}: the lake table was made anew meanwhile; nothing of the round is in it")]
+    LakeReplaced { table: TablePath },
     /// The round was cancelled: the lease is lost, or the daemon stops.
     #[error("{table}: the round was cancelled")]
     Cancelled { table: TablePath },
@@ -191,6 +204,20 @@ pub enum Error {
     /// there.
     #[error("{table}: lake snapshot {snapshot} was missing in the cluster and is registered now")]
     Repaired { table: TablePath, snapshot: i64 },
+    /// Another worker put rows into the table of bad records since the round began.
+    #[error("{table}: another worker diverted records meanwhile")]
+    Diverted { table: TablePath },
+    /// A replay broke off, and the snapshots that could tell whether it took place are gone.
+    #[error(
+        "{table}: replay {replay} broke off, and lake snapshots {from} to {to} that could tell whether it \
+         took place have expired; compare lake and table of bad records by hand"
+    )]
+    ReplayUnknown {
+        table: TablePath,
+        replay: String,
+        from: i64,
+        to: i64,
+    },
     /// The lake is behind what the cluster knows: snapshots were lost or the lake table replaced.
     #[error("{table}: the cluster knows lake snapshot {known}, the lake ends at {latest:?}")]
     LakeBehind {
@@ -229,6 +256,21 @@ pub enum Error {
     /// A table that the daemon does not know.
     #[error("{table} is not tiered here")]
     UnknownTable { table: TablePath },
+    /// A person holds the table.
+    #[error("{table} is paused by a person: resume it first (`weir status --resume {table}`)")]
+    PausedByPerson { table: TablePath },
+    /// A loss was to be accepted of a table that has none.
+    #[error(
+        "{table}: the daemon knows of no lost offsets, so there is nothing to accept; a range that is \
+         lost is named in the table's reason to pause"
+    )]
+    NothingLost { table: TablePath },
+    /// The daemon's own file can't be read or written.
+    #[error("{}: {reason}", .file.display())]
+    State {
+        file: std::path::PathBuf,
+        reason: String,
+    },
     /// A configuration value that can't be used.
     #[error("{key}: {reason}")]
     Config { key: &'static str, reason: String },
@@ -310,14 +352,18 @@ impl Error {
             | Error::Fenced { .. }
             | Error::Recreated { .. }
             | Error::Stopped
-            | Error::UnknownTable { .. } => Verdict::Drop,
-            Error::Repaired { .. } => Verdict::Again,
+            | Error::UnknownTable { .. }
+            | Error::PausedByPerson { .. }
+            | Error::NothingLost { .. } => Verdict::Drop,
+            Error::Repaired { .. } | Error::Diverted { .. } => Verdict::Again,
             Error::Cluster { .. }
             | Error::BadAnswer { .. }
             | Error::MissingOffset { .. }
             | Error::UnknownCommit { .. }
             | Error::LogStuck { .. }
+            | Error::NewerSchema { .. }
             | Error::LakeBusy { .. }
+            | Error::LakeReplaced { .. }
             | Error::Panicked { .. } => Verdict::Retry,
             Error::Lake { source, .. } | Error::Warehouse { source, .. } => {
                 if source.is_retriable() {
@@ -346,6 +392,8 @@ impl Error {
             | Error::LakeBehind { .. }
             | Error::LakeConflict { .. }
             | Error::ForeignHistory { .. }
+            | Error::ReplayUnknown { .. }
+            | Error::State { .. }
             | Error::Config { .. } => Verdict::Pause,
         }
     }

@@ -63,6 +63,7 @@ struct Service {
 
 fn message(status: &TableStatus) -> proto::Table {
     let (state, reason, failures, next_attempt_ms) = match &status.state {
+        TableState::Unknown => (proto::State::Unknown, String::new(), 0, 0),
         TableState::Healthy => (proto::State::Healthy, String::new(), 0, 0),
         TableState::Retrying {
             failures,
@@ -97,6 +98,12 @@ fn message(status: &TableStatus) -> proto::Table {
         last_round: status.last_round.as_ref().map(round),
         last_error: status.last_error.clone(),
         failing_buckets: u32::try_from(status.failing_buckets).unwrap_or(u32::MAX),
+        warning: status.warning.clone(),
+        held: status.held.map(|held| proto::HeldBack {
+            bytes: held.bytes,
+            oldest_ms: held.oldest_ms,
+            partitions: u32::try_from(held.partitions).unwrap_or(u32::MAX),
+        }),
     }
 }
 
@@ -117,6 +124,7 @@ fn round(summary: &RoundSummary) -> proto::Round {
         rows: summary.rows,
         files: u32::try_from(summary.files).unwrap_or(u32::MAX),
         bytes: summary.bytes,
+        diverted: summary.diverted,
     }
 }
 
@@ -233,5 +241,22 @@ impl Tiering for Service {
             .await
             .map_err(|error| refusal(&error))?;
         Ok(self.answer(&path))
+    }
+
+    async fn accept_loss(
+        &self,
+        request: Request<proto::TableRequest>,
+    ) -> Result<Response<proto::AcceptLossResponse>, Status> {
+        let path = path(request.get_ref())?;
+        let lost = self.handle.accept_loss(&path).await;
+        let lost = lost.map_err(|error| refusal(&error))?.into_iter();
+        let lost = lost.map(|one| proto::LostOffsets {
+            partition: one.partition,
+            bucket: one.bucket,
+            from: one.from,
+            to: one.to,
+        });
+        let lost = lost.collect();
+        Ok(Response::new(proto::AcceptLossResponse { lost }))
     }
 }

@@ -6,17 +6,23 @@ use std::sync::Arc;
 
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
 use weir_lake_format::paths::{named, table_path};
 use weir_lake_format::store::{open_existing_warehouse, open_warehouse};
 use weir_lake_format::write::CommitMessage;
-use weir_lake_format::{BucketMode, Partition, Table, TableOptions, TableSchema};
+use weir_lake_format::{BucketMode, Partition, Table, TableIdentity, TableOptions, TableSchema};
 use weir_lake_format::{Datum as LakeDatum, Timestamp};
 use weir_protocol::ids::TablePath;
 use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::row::Datum;
 
+use crate::bad_records::TABLE_SUFFIX;
 use crate::cluster::TableInfo;
+use crate::counted_store::CountedStore;
 use crate::error::{Error, Result};
+use crate::metrics::TableLabel;
+use crate::ranges;
 use crate::split::Split;
 
 /// The property that names another lake database than the table's own.
@@ -31,6 +37,8 @@ pub struct Warehouse {
     root: Path,
     /// How a person knows it.
     name: String,
+    /// The requests of each table are counted here.
+    requests: Option<Family<TableLabel, Counter>>,
 }
 
 /// An open lake table, with its schema as of the round's begin.
@@ -40,15 +48,93 @@ pub struct LakeTable {
     pub table: Table,
     /// Its newest schema.
     pub schema: Arc<TableSchema>,
+    /// Commits go to this very table, not to one that is made in its folder meanwhile.
+    pub identity: TableIdentity,
     path: TablePath,
     mode: BucketMode,
+}
+
+/// Where a table beside a lake table is, or would be.
+#[derive(Clone, Debug)]
+pub struct Place {
+    store: Arc<dyn ObjectStore>,
+    root: Path,
+    /// Its name, as a table of the cluster would have it.
+    path: TablePath,
+}
+
+impl Place {
+    /// Opens the table; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if that can't be known, or it can't be read.
+    pub async fn open(&self) -> Result<Option<LakeTable>> {
+        let opened = Table::open(Arc::clone(&self.store), self.root.clone()).await;
+        match opened {
+            Ok(table) => LakeTable::of(table, self.path.clone()).await.map(Some),
+            Err(weir_lake_format::Error::NotFound { .. }) => Ok(None),
+            Err(source) => Err(self.error(source)),
+        }
+    }
+
+    /// Makes the table; one that somebody made meanwhile is fine, whatever it looks like.
+    ///
+    /// # Errors
+    /// [`Error::Lake`].
+    pub async fn create(&self, schema: &TableSchema) -> Result<LakeTable> {
+        let created = Table::create(Arc::clone(&self.store), self.root.clone(), schema).await;
+        let table = match created {
+            Err(weir_lake_format::Error::AlreadyExists { .. }) => {
+                Table::open(Arc::clone(&self.store), self.root.clone()).await
+            }
+            created => created,
+        };
+        let table = table.map_err(|source| self.error(source))?;
+        LakeTable::of(table, self.path.clone()).await
+    }
+
+    /// The error of a call about it.
+    pub fn error(&self, source: weir_lake_format::Error) -> Error {
+        Error::Lake {
+            table: self.path.clone(),
+            source,
+        }
+    }
 }
 
 impl Warehouse {
     /// A warehouse in a store that is open already.
     pub fn new(store: Arc<dyn ObjectStore>, root: Path) -> Self {
         let name = store.to_string();
-        Self { store, root, name }
+        Self {
+            store,
+            root,
+            name,
+            requests: None,
+        }
+    }
+
+    /// The same warehouse, with the requests of each table counted.
+    #[must_use]
+    pub fn counted(self, requests: Family<TableLabel, Counter>) -> Self {
+        Self {
+            requests: Some(requests),
+            ..self
+        }
+    }
+
+    fn store_of(&self, path: &TablePath) -> Arc<dyn ObjectStore> {
+        let store = Arc::clone(&self.store);
+        let Some(requests) = &self.requests else {
+            return store;
+        };
+        let label = TableLabel {
+            table: path.to_string(),
+        };
+        Arc::new(CountedStore::new(
+            store,
+            requests.get_or_create(&label).clone(),
+        ))
     }
 
     /// Opens the warehouse at `url` with options of its store.
@@ -60,8 +146,15 @@ impl Warehouse {
             url: url.to_owned(),
             source,
         })?;
+        Ok(Self::named(url, store, root))
+    }
+
+    fn named(url: &str, store: Arc<dyn ObjectStore>, root: Path) -> Self {
         let name = url.to_owned();
-        Ok(Self { store, root, name })
+        Self {
+            name,
+            ..Self::new(store, root)
+        }
     }
 
     /// Opens the warehouse at `url`, which must be there, for reading.
@@ -74,8 +167,7 @@ impl Warehouse {
             url: url.to_owned(),
             source,
         })?;
-        let name = url.to_owned();
-        Ok(Self { store, root, name })
+        Ok(Self::named(url, store, root))
     }
 
     /// The lake table of `path`, which the cluster made when tiering was enabled.
@@ -92,10 +184,9 @@ impl Warehouse {
             table: path.clone(),
             source,
         };
-        let database = properties.get(DATABASE_NAME).unwrap_or(&path.database);
-        let name = properties.get(TABLE_NAME).unwrap_or(&path.table);
+        let (database, name) = lake_name(path, properties);
         let root = table_path(&self.root, database, name).map_err(lake)?;
-        let table = Table::open(Arc::clone(&self.store), root.clone())
+        let (table, schema) = Table::open_with_schema(self.store_of(path), root.clone())
             .await
             .map_err(|source| match source {
                 weir_lake_format::Error::NotFound { .. } => Error::NoLakeTable {
@@ -105,25 +196,74 @@ impl Warehouse {
                 },
                 source => lake(source),
             })?;
-        let schema = Arc::new(table.latest_schema().await.map_err(lake)?);
+        LakeTable::with_schema(table, schema, path.clone()).await
+    }
+
+    /// Where the bad records of `path` are, beside its lake table.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the name can't be a folder.
+    pub fn bad_records(
+        &self,
+        path: &TablePath,
+        properties: &BTreeMap<String, String>,
+    ) -> Result<Place> {
+        let store = self.store_of(path);
+        let (database, name) = lake_name(path, properties);
+        let path = TablePath::new(database, format!("{name}{TABLE_SUFFIX}"));
+        let root = table_path(&self.root, &path.database, &path.table);
+        let root = root.map_err(|source| Error::Lake {
+            table: path.clone(),
+            source,
+        })?;
+        Ok(Place { store, root, path })
+    }
+}
+
+/// Database and name of a table in the lake: its own, unless its properties name others.
+fn lake_name<'a>(
+    path: &'a TablePath,
+    properties: &'a BTreeMap<String, String>,
+) -> (&'a str, &'a str) {
+    let database = properties.get(DATABASE_NAME).unwrap_or(&path.database);
+    (database, properties.get(TABLE_NAME).unwrap_or(&path.table))
+}
+
+impl LakeTable {
+    /// An open table with its newest schema; `path` is its name for people.
+    async fn of(table: Table, path: TablePath) -> Result<Self> {
+        let lake = |source| Error::Lake {
+            table: path.clone(),
+            source,
+        };
+        let schema = table.latest_schema().await.map_err(lake)?;
+        Self::with_schema(table, schema, path).await
+    }
+
+    async fn with_schema(table: Table, schema: TableSchema, path: TablePath) -> Result<Self> {
+        let lake = |source| Error::Lake {
+            table: path.clone(),
+            source,
+        };
+        let schema = Arc::new(schema);
         if schema.is_primary_key_table() {
             let reason = "its lake table has a primary key; only log tables are tiered";
             return Err(Error::Unsupported {
-                table: path.clone(),
+                table: path,
                 reason,
             });
         }
         let mode = schema.bucket_mode().map_err(lake)?;
-        Ok(LakeTable {
+        let identity = table.identity().await.map_err(lake)?;
+        Ok(Self {
             table,
             schema,
-            path: path.clone(),
+            identity,
+            path,
             mode,
         })
     }
-}
 
-impl LakeTable {
     /// The table's path in the cluster.
     pub fn path(&self) -> &TablePath {
         &self.path
@@ -183,6 +323,19 @@ impl LakeTable {
                 }
             }
         }
+    }
+
+    /// What stands in a snapshot's property for `text`: the text itself, or the name of `file`, in
+    /// which a long one is put.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if the store fails.
+    pub async fn property(&self, text: String, file: &str) -> Result<String> {
+        if text.len() <= ranges::INLINE_MAX_BYTES {
+            return Ok(text);
+        }
+        self.put(file, text).await?;
+        Ok(ranges::file_reference(file))
     }
 
     /// Writes a small file below the table's folder.

@@ -8,10 +8,12 @@
 //! they did, and [`cli`] is what a person types.
 
 pub mod align;
+pub mod bad_records;
 pub mod cli;
 pub mod cluster;
 pub mod committer;
 pub mod config;
+mod counted_store;
 pub mod daemon;
 mod duration;
 pub mod enumerate;
@@ -21,6 +23,7 @@ pub mod http;
 pub mod lake_table;
 pub mod lease;
 pub mod load;
+pub mod maintenance;
 pub mod memory;
 pub mod metrics;
 pub mod phase;

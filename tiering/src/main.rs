@@ -7,7 +7,7 @@ use clap::Parser as _;
 use tracing_subscriber::EnvFilter;
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::output::QuietStderr;
-use weir_tiering::cli::{Cli, Command, lake, load, status, table, tier, verify};
+use weir_tiering::cli::{Cli, Command, lake, load, replay, status, table, tier, verify};
 
 #[cfg(feature = "embedded")]
 mod embedded;
@@ -44,6 +44,7 @@ async fn run(command: Command) -> Outcome {
         Command::Status(arguments) => status::run(arguments).await,
         Command::Lake(command) => lake::run(command).await,
         Command::Verify(arguments) => verify::run(arguments).await,
+        Command::Replay(arguments) => replay::run(arguments).await,
     }
 }
 

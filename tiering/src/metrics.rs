@@ -12,6 +12,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::maintenance::Counts;
 use crate::memory::MemoryBudget;
 use crate::runner::RoundReport;
 use crate::status::{TableState, TableStatus};
@@ -32,7 +33,7 @@ pub struct RoundLabel {
     pub outcome: &'static str,
 }
 
-/// One state of tables: `healthy`, `retrying` or `paused`.
+/// One state of tables: `unknown`, `healthy`, `retrying` or `paused`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct StateLabel {
     /// The state.
@@ -48,10 +49,14 @@ pub struct Metrics {
     rows: Family<TableLabel, Counter>,
     bytes: Family<TableLabel, Counter>,
     files: Family<TableLabel, Counter>,
+    diverted: Family<TableLabel, Counter>,
     round_seconds: Histogram,
     lag_rows: TableGauge,
     lag_seconds: TableGauge,
     failing_buckets: TableGauge,
+    lake_requests: Family<TableLabel, Counter>,
+    expired_snapshots: TableGauge,
+    maintenance_failures: TableGauge,
     tables: Family<StateLabel, Gauge<u64, AtomicU64>>,
     memory_used: Gauge<u64, AtomicU64>,
     memory_peak: Gauge<u64, AtomicU64>,
@@ -68,10 +73,14 @@ impl Metrics {
             rows: Family::default(),
             bytes: Family::default(),
             files: Family::default(),
+            diverted: Family::default(),
             round_seconds: Histogram::new(exponential_buckets(0.01, 2.0, 18)),
             lag_rows: Family::default(),
             lag_seconds: Family::default(),
             failing_buckets: Family::default(),
+            lake_requests: Family::default(),
+            expired_snapshots: Family::default(),
+            maintenance_failures: Family::default(),
             tables: Family::default(),
             memory_used: Gauge::default(),
             memory_peak: Gauge::default(),
@@ -84,6 +93,8 @@ impl Metrics {
         registry.register("rows", "Rows written to the lake", m.rows);
         registry.register_with_unit("written", "Data files written", Unit::Bytes, m.bytes);
         registry.register("files", "Data files written", m.files);
+        let help = "Rows that went into the table of bad records instead of the lake table";
+        registry.register("diverted_rows", help, m.diverted);
         let help = "How long rounds took that committed something";
         registry.register_with_unit("round", help, Unit::Seconds, m.round_seconds);
         registry.register(
@@ -95,6 +106,12 @@ impl Metrics {
         registry.register_with_unit("lag", help, Unit::Seconds, m.lag_seconds);
         let help = "Buckets that the last round could not read";
         registry.register("failing_buckets", help, m.failing_buckets);
+        let help = "Requests to the lake's store for this table";
+        registry.register("lake_requests", help, m.lake_requests);
+        let help = "Lake snapshots that maintenance expired since the daemon's start";
+        registry.register("expired_snapshots", help, m.expired_snapshots);
+        let help = "Runs of maintenance that failed since the daemon's start";
+        registry.register("maintenance_failures", help, m.maintenance_failures);
         registry.register("tables", "Tables by state", m.tables);
         let help = "Memory held by rows on their way and by open files";
         registry.register_with_unit("memory_used", help, Unit::Bytes, m.memory_used);
@@ -132,6 +149,9 @@ impl Metrics {
             self.files
                 .get_or_create(&label())
                 .inc_by(committed.files as u64);
+            self.diverted
+                .get_or_create(&label())
+                .inc_by(count(committed.diverted));
             let millis = u64::try_from(now_ms.saturating_sub(report.started_ms)).unwrap_or(0);
             self.round_seconds
                 .observe(std::time::Duration::from_millis(millis).as_secs_f64());
@@ -147,6 +167,21 @@ impl Metrics {
         self.rounds.get_or_create(&label).inc();
     }
 
+    /// Where the requests of each table are counted.
+    pub(crate) fn lake_requests(&self) -> Family<TableLabel, Counter> {
+        self.lake_requests.clone()
+    }
+
+    /// What maintenance did for a table so far.
+    pub(crate) fn maintained(&self, table: &str, counts: Counts) {
+        let label = TableLabel {
+            table: table.to_owned(),
+        };
+        let (expired, failed) = (&self.expired_snapshots, &self.maintenance_failures);
+        expired.get_or_create(&label).set(counts.expired_snapshots);
+        failed.get_or_create(&label).set(counts.failures);
+    }
+
     /// A heartbeat without an answer.
     pub(crate) fn heartbeat_failed(&self) {
         self.heartbeat_failures.inc();
@@ -159,9 +194,15 @@ impl Metrics {
         for gone in before.difference(&paths) {
             self.forget(gone);
         }
-        let mut counts = [("healthy", 0_u64), ("retrying", 0), ("paused", 0)];
+        let mut counts = [
+            ("unknown", 0_u64),
+            ("healthy", 0),
+            ("retrying", 0),
+            ("paused", 0),
+        ];
         for status in statuses {
             let name = match status.state {
+                TableState::Unknown => "unknown",
                 TableState::Healthy => "healthy",
                 TableState::Retrying { .. } => "retrying",
                 TableState::Paused { .. } => "paused",
@@ -174,11 +215,15 @@ impl Metrics {
             };
             let failing = u64::try_from(status.failing_buckets).unwrap_or(u64::MAX);
             self.failing_buckets.get_or_create(&label).set(failing);
-            if let Some(rows) = status.lag_rows {
-                self.lag_rows.get_or_create(&label).set(rows);
-            }
-            if let Some(seconds) = status.lag_seconds {
-                self.lag_seconds.get_or_create(&label).set(seconds);
+            // What is not known has no number; nothing is nearer to the truth than the last one.
+            for (gauge, value) in [
+                (&self.lag_rows, status.lag_rows),
+                (&self.lag_seconds, status.lag_seconds),
+            ] {
+                match value {
+                    Some(value) => drop(gauge.get_or_create(&label).set(value)),
+                    None => drop(gauge.remove(&label)),
+                }
             }
         }
         for (state, count) in counts {
@@ -193,10 +238,22 @@ impl Metrics {
         let label = TableLabel {
             table: table.to_owned(),
         };
-        for gauge in [&self.lag_rows, &self.lag_seconds, &self.failing_buckets] {
+        for gauge in [
+            &self.lag_rows,
+            &self.lag_seconds,
+            &self.failing_buckets,
+            &self.expired_snapshots,
+            &self.maintenance_failures,
+        ] {
             gauge.remove(&label);
         }
-        for counter in [&self.rows, &self.bytes, &self.files] {
+        for counter in [
+            &self.rows,
+            &self.bytes,
+            &self.files,
+            &self.diverted,
+            &self.lake_requests,
+        ] {
             counter.remove(&label);
         }
         for outcome in ["committed", "nothing", "failed"] {

@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use weir_protocol::ids::{BucketId, LogOffset, PartitionId, TableBucket};
 
+use crate::bad_records::BadRecord;
 use crate::cluster::Trouble;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::phase::Phase;
-use crate::ranges::BucketRange;
+use crate::ranges::{Apart, BucketRange};
 use crate::split::Split;
 
 /// When a round ends although its splits have more to give.
@@ -55,6 +56,10 @@ pub struct SplitResult<F> {
     pub max_timestamp_ms: Option<i64>,
     /// The files, empty if no rows came.
     pub files: Vec<F>,
+    /// Offsets that were consumed and have no row in the files: bad records, and what was lost.
+    pub apart: Apart,
+    /// The bad records among them that are to be kept.
+    pub bad: Vec<BadRecord>,
     /// Why the bucket could not be read to its stop offset.
     pub fault: Option<Trouble>,
 }
@@ -69,6 +74,8 @@ impl<F> SplitResult<F> {
             rows: 0,
             max_timestamp_ms,
             files: Vec::new(),
+            apart: Apart::default(),
+            bad: Vec::new(),
             fault,
         }
     }
@@ -89,6 +96,8 @@ pub struct Committable<F> {
     pub files: Vec<F>,
     /// Rows in them.
     pub rows: i64,
+    /// Bad records of the round: for the bad-record table, before anything is committed.
+    pub bad: Vec<BadRecord>,
     /// Whether offsets below the planned stops are left.
     pub cut: Option<Cut>,
     /// Buckets that could not be read, with the reason.
@@ -255,6 +264,7 @@ impl<F> Round<F> {
             max_timestamps_ms: BTreeMap::new(),
             files: Vec::new(),
             rows: 0,
+            bad: Vec::new(),
             cut: None,
             faults: Vec::new(),
         };
@@ -323,7 +333,7 @@ fn check<F>(split: &Split, result: &SplitResult<F>, cut: bool) -> Result<()> {
         })
     };
     let Some(end) = result.end else {
-        return if result.rows != 0 || !result.files.is_empty() {
+        return if result.rows != 0 || !result.files.is_empty() || !result.apart.is_empty() {
             bad("rows without an end offset")
         } else if !cut && result.fault.is_none() {
             bad("nothing was read, and nothing says why")
@@ -337,11 +347,19 @@ fn check<F>(split: &Split, result: &SplitResult<F>, cut: bool) -> Result<()> {
     if end < split.stop && !cut && result.fault.is_none() {
         return bad("the split ended early, and nothing says why");
     }
-    if result.rows < 0 || result.rows > end.0 - split.start.0 {
+    if result.rows < 0 || result.rows > end.0 - split.start.0 - result.apart.count() {
         return bad("more rows than offsets");
     }
     if (result.rows == 0) != result.files.is_empty() {
         return bad("rows and files contradict each other");
+    }
+    let within = |o: &crate::ranges::Offsets| split.start <= o.start && o.end <= end;
+    if !result.apart.all().iter().all(within) {
+        return bad("offsets apart are outside of it");
+    }
+    let diverted = |offset| result.apart.diverted.iter().any(|o| o.contains(&offset));
+    if !result.bad.iter().all(|record| diverted(record.offset)) {
+        return bad("a bad record is not among its offsets");
     }
     Ok(())
 }
@@ -358,7 +376,9 @@ fn take<F>(out: &mut Committable<F>, split: &Split, result: SplitResult<F>) {
         start: split.start,
         end,
         rows: result.rows,
+        apart: result.apart,
     });
+    out.bad.extend(result.bad);
     if let Some(timestamp) = result.max_timestamp_ms {
         out.max_timestamps_ms.insert(split.bucket, timestamp);
     }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use weir_catalog::ddl::properties::adopts_history;
 use weir_lake_format::write::CommitMessage;
 use weir_protocol::ids::{LogOffset, TableBucket};
 
+use crate::bad_records::Policy;
+use crate::bad_records::book::Book;
 use crate::cluster::{OffsetKind, TableInfo, Trouble};
 use crate::committer::{Base, Committed, Committer, Committers, EpochFence};
 use crate::enumerate::{BucketGroup, Offsets, TableView, bucket_groups, enumerate};
@@ -18,7 +21,7 @@ use crate::phase::Phase;
 use crate::round::{Committable, Cut, Limits, Round};
 use crate::split::Split;
 use crate::wall::unique_name;
-use crate::worker::{RoundSignals, WorkerResources, WriteJob, write_splits};
+use crate::worker::{BadRecordRules, RoundSignals, WorkerResources, WriteJob, write_splits};
 
 /// The property that says how old rows may become before they are in the lake.
 const FRESHNESS: &str = "table.datalake.freshness";
@@ -42,6 +45,8 @@ pub struct Runner {
     pub fence: EpochFence,
     /// The limits of a round; a duration of `None` means the table's freshness.
     pub limits: RunnerLimits,
+    /// What is done with bad records of tables that say nothing about it.
+    pub bad_record: Policy,
 }
 
 /// Limits of rounds, before the table's own freshness is known.
@@ -74,6 +79,8 @@ pub struct RoundReport {
     pub faults: Vec<(TableBucket, Trouble)>,
     /// Offsets that are still missing in the lake, of those that were there when the round began.
     pub left_rows: u64,
+    /// Whether the offsets of all buckets were known when the round began.
+    pub is_whole: bool,
     /// All offsets below the high watermarks at this time (milliseconds since 1970) are in the
     /// lake, but those left.
     pub as_of_ms: i64,
@@ -102,7 +109,14 @@ impl Runner {
             biased;
             () = signals.cancel.cancelled() => return Err(cancelled(&lease)),
             () = signals.stop.cancelled() => return Err(Error::Stopped),
-            plan = self.plan(&lease, phase) => plan?,
+            plan = self.plan(&lease, signals, phase) => plan?,
+        };
+        let mut plan = match plan {
+            Planned::Round(plan) => *plan,
+            Planned::Idle(report) => {
+                phase(Phase::Reporting);
+                return Ok(*report);
+            }
         };
         let mut round = Round::new(lease.clone(), unique_name(), plan.limits, started_ms);
         round.split()?;
@@ -110,6 +124,9 @@ impl Runner {
         let mut report = plan.report(round.id(), started_ms);
         phase(round.phase());
         if round.phase() == Phase::Reporting {
+            if report.faults.is_empty() {
+                self.committers.settle(lease.table, plan.base.own);
+            }
             return Ok(report);
         }
         let job = WriteJob {
@@ -117,6 +134,7 @@ impl Runner {
             lake: Arc::clone(&plan.committer.lake),
             splits: plan.splits,
             limits: plan.limits,
+            bad_records: plan.bad_records,
         };
         write_splits(&self.resources, job, &mut round, signals).await?;
         let committable = round.commit()?;
@@ -130,8 +148,12 @@ impl Runner {
                 return Err(cancelled(&lease));
             }
             report.advance(&committable);
-            let committed = plan.committer.commit(&plan.base, committable).await?;
+            let book = plan.book.as_mut();
+            let committed = plan.committer.commit(&plan.base, committable, book).await?;
             report.lake_snapshot = Some(committed.snapshot);
+            if report.faults.is_empty() {
+                self.committers.settle(lease.table, report.lake_snapshot);
+            }
             report.committed = Some(committed);
         }
         round.report();
@@ -140,7 +162,12 @@ impl Runner {
     }
 
     /// Reads everything that the round depends on and plans its splits.
-    async fn plan(&self, lease: &Lease, phase: &(dyn Fn(Phase) + Send + Sync)) -> Result<Plan> {
+    async fn plan(
+        &self,
+        lease: &Lease,
+        signals: &RoundSignals,
+        phase: &(dyn Fn(Phase) + Send + Sync),
+    ) -> Result<Planned> {
         phase(Phase::Splitting);
         let client = &self.resources.client;
         let info = client.table_info(&lease.path).await?;
@@ -159,6 +186,10 @@ impl Runner {
                 reason,
             });
         }
+        if let Some(report) = self.idle(lease, &info).await? {
+            return Ok(Planned::Idle(Box::new(report)));
+        }
+        self.committers.unsettle(lease.table);
         let lake = self.warehouse.table(&lease.path, &info.properties).await?;
         let committer = Committer {
             client: Arc::clone(client),
@@ -166,17 +197,20 @@ impl Runner {
             committers: self.committers.clone(),
             clock: Arc::clone(&self.resources.clock),
             fence: self.fence,
+            adopts_history: adopts_history(&info.properties),
         };
         let mut base = committer.base(lease).await?;
         let view = self.view(lease, &info).await?;
         let as_of_ms = self.resources.clock.now_ms();
-        let offsets = self.offsets(lease, &view, &base).await?;
+        let mut offsets = self.offsets(lease, &view, &base).await?;
+        offsets.known.let_go.clone_from(&signals.let_go);
+        let (book, bad_records) = self.bad_records(lease, &info, &base).await?;
         let splits = enumerate(&view, &offsets.known)?;
         base.keep_live(&bucket_groups(&view)?);
         let freshness = freshness(&info)?;
         let limits = self.limits(freshness);
         let info = Arc::new(info);
-        Ok(Plan {
+        Ok(Planned::Round(Box::new(Plan {
             info,
             committer,
             base,
@@ -186,7 +220,71 @@ impl Runner {
             freshness,
             as_of_ms,
             faults: offsets.faults,
-        })
+            book,
+            bad_records,
+        })))
+    }
+
+    /// The report of a round that has nothing to do, if that can be known without a look at the
+    /// lake: lake and cluster agreed after the last round, the cluster has heard of no other
+    /// snapshot since, and no log has grown. So an idle table costs no request to the store.
+    async fn idle(&self, lease: &Lease, info: &TableInfo) -> Result<Option<RoundReport>> {
+        if !self.committers.is_settled(lease.table) {
+            return Ok(None);
+        }
+        let started_ms = self.resources.clock.now_ms();
+        let client = &self.resources.client;
+        let progress = client.lake_progress(&lease.path, lease.table).await?;
+        let own = progress.snapshot;
+        if !self.committers.is_settled_at(lease.table, own) {
+            return Ok(None);
+        }
+        let base = Base {
+            own,
+            latest: None,
+            ends: progress.ends,
+        };
+        let view = self.view(lease, info).await?;
+        let as_of_ms = self.resources.clock.now_ms();
+        let offsets = self.offsets(lease, &view, &base).await?;
+        if !offsets.faults.is_empty() || !enumerate(&view, &offsets.known)?.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(RoundReport {
+            round: unique_name(),
+            started_ms,
+            committed: None,
+            lake_snapshot: own,
+            buckets: 0,
+            cut: None,
+            faults: Vec::new(),
+            is_whole: true,
+            left_rows: 0,
+            as_of_ms,
+            freshness: freshness(info)?,
+            view,
+            lake_ends: base.ends,
+        }))
+    }
+
+    /// What is done with bad records, and the book of those that were diverted. A table that stops
+    /// at them has records pending only if its policy was another one when a round broke off.
+    async fn bad_records(
+        &self,
+        lease: &Lease,
+        info: &TableInfo,
+        base: &Base,
+    ) -> Result<(Option<Book>, BadRecordRules)> {
+        let policy = Policy::of(&info.properties, self.bad_record)?;
+        if policy == Policy::Stop && self.committers.has_none_pending(lease) {
+            return Ok((None, BadRecordRules::default()));
+        }
+        let place = self.warehouse.bad_records(&lease.path, &info.properties)?;
+        let book = Book::read(place, lease.table).await?;
+        let diverted = book.pending(&base.ends);
+        let none_pending = policy == Policy::Stop && diverted.is_empty();
+        self.committers.note_pending(lease, none_pending);
+        Ok((Some(book), BadRecordRules { policy, diverted }))
     }
 
     async fn view(&self, lease: &Lease, info: &TableInfo) -> Result<TableView> {
@@ -284,6 +382,12 @@ impl Runner {
     }
 }
 
+enum Planned {
+    /// There is nothing to do.
+    Idle(Box<RoundReport>),
+    Round(Box<Plan>),
+}
+
 struct Plan {
     info: Arc<TableInfo>,
     committer: Committer,
@@ -294,6 +398,8 @@ struct Plan {
     freshness: Duration,
     as_of_ms: i64,
     faults: Vec<(TableBucket, Trouble)>,
+    book: Option<Book>,
+    bad_records: BadRecordRules,
 }
 
 impl Plan {
@@ -307,6 +413,7 @@ impl Plan {
             buckets: 0,
             cut: None,
             faults: self.faults.clone(),
+            is_whole: self.faults.is_empty(),
             left_rows: self.splits.iter().map(Split::backlog).sum(),
             as_of_ms: self.as_of_ms,
             freshness: self.freshness,
@@ -338,19 +445,16 @@ impl RoundReport {
             reason: texts.join("; "),
             code: self.faults.iter().find_map(|(_, fault)| fault.code),
             lasting: self.faults.iter().any(|(_, fault)| fault.lasting),
+            lost: None,
         })
     }
 
     fn bucket_name(&self, bucket: TableBucket) -> String {
         let number = bucket.bucket;
-        let Some(id) = bucket.partition else {
-            return format!("bucket {number}");
-        };
-        let mut partitions = self.view.partitions.iter().flatten();
-        let name = partitions
-            .find(|partition| partition.id == id)
-            .map_or_else(|| id.to_string(), |partition| partition.name.clone());
-        format!("partition {name} bucket {number}")
+        match self.view.partition_name(bucket) {
+            None => format!("bucket {number}"),
+            Some(name) => format!("partition {name} bucket {number}"),
+        }
     }
 
     fn advance(&mut self, committable: &Committable<CommitMessage>) {

@@ -16,6 +16,8 @@ pub struct Split {
     pub start: LogOffset,
     /// First offset that is left for a later round; above `start`.
     pub stop: LogOffset,
+    /// First offset to read: `start`, unless the log has lost what is below and a person let it go.
+    pub read_from: LogOffset,
 }
 
 impl Split {

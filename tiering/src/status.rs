@@ -10,7 +10,9 @@ use crate::round::Cut;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum TableState {
-    /// The last round worked, or none was needed yet.
+    /// No round has looked at the table's buckets yet.
+    Unknown,
+    /// The last round worked, or none was needed.
     Healthy,
     /// The last rounds failed; the next is tried at `next_attempt_ms`.
     Retrying {
@@ -91,8 +93,34 @@ pub struct RoundSummary {
     pub files: usize,
     /// Bytes of those files.
     pub bytes: i64,
+    /// Rows that went into the table of bad records instead.
+    pub diverted: i64,
     /// What cut the round short, if anything: `duration`, `rows`, `bytes` or `stop`.
     pub cut: Option<String>,
+}
+
+/// Offsets of a bucket that the log has lost and the lake lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostOffsets {
+    /// The partition's name, of a partitioned table.
+    pub partition: Option<String>,
+    /// The bucket's number in the log.
+    pub bucket: i32,
+    /// The first of them.
+    pub from: i64,
+    /// The offset after the last.
+    pub to: i64,
+}
+
+/// Rows that are past retention and stay until the lake has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBack {
+    /// Bytes of logs.
+    pub bytes: u64,
+    /// When the oldest of these rows was appended at the latest, in milliseconds since 1970.
+    pub oldest_ms: Option<i64>,
+    /// Partitions past retention.
+    pub partitions: usize,
 }
 
 /// A table as the daemon sees it.
@@ -117,10 +145,16 @@ pub struct TableStatus {
     pub lake_snapshot: Option<i64>,
     /// Buckets that the last round could not read; `last_error` names them.
     pub failing_buckets: usize,
+    /// What retention keeps because the lake lacks it; unknown if the cluster does not tell.
+    pub held: Option<HeldBack>,
     /// The last finished round that did something or failed.
     pub last_round: Option<RoundSummary>,
     /// The last error; stays until a round works.
     pub last_error: Option<String>,
+    /// What does not keep rows from the lake, but should be looked at: the table's maintenance
+    /// fails.
+    #[serde(default)]
+    pub warning: Option<String>,
 }
 
 /// The name of a cut, as status and metrics show it.

@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 pub(crate) mod cluster;
+pub(crate) mod others;
 pub(crate) mod store;
 pub(crate) mod world;
 
@@ -44,6 +45,9 @@ struct Inner {
     stopped: Notify,
     /// Calls that name this fail.
     refused: Mutex<Option<String>>,
+    /// Calls that name this wait until nothing is held any more.
+    held: watch::Sender<Option<String>>,
+    holding: Notify,
     /// While set, every call fails.
     down: AtomicBool,
     /// While set, no call of the process goes on.
@@ -72,6 +76,21 @@ impl Faults {
         *self.inner.refused.lock() = Some(text.to_owned());
     }
 
+    /// Ends [`Faults::refuse`].
+    pub(crate) fn allow(&self) {
+        *self.inner.refused.lock() = None;
+    }
+
+    /// Lets every call wait that names `text`, until it is `None`.
+    pub(crate) fn hold(&self, text: Option<&str>) {
+        self.inner.held.send_replace(text.map(str::to_owned));
+    }
+
+    /// Waits until a call is held.
+    pub(crate) async fn holds(&self) {
+        self.inner.holding.notified().await;
+    }
+
     /// The call at which the fault happened, if it did.
     pub(crate) fn fired(&self) -> Option<String> {
         self.inner.fired.lock().clone()
@@ -90,6 +109,16 @@ impl Faults {
     /// Begins a call: `Err` if it is to fail without doing anything.
     pub(crate) async fn before(&self, call: &str) -> Result<After, ()> {
         self.moving().await;
+        let mut held = self.inner.held.subscribe();
+        let passes = |held: &Option<String>| {
+            let passes = held.as_ref().is_none_or(|text| !call.contains(text));
+            if !passes {
+                self.inner.holding.notify_one();
+            }
+            passes
+        };
+        // The sender lives as long as `self`.
+        let _ = held.wait_for(passes).await;
         let refused = self.inner.refused.lock().clone();
         if self.inner.down.load(Ordering::SeqCst) || refused.is_some_and(|r| call.contains(&r)) {
             return Err(());

@@ -18,12 +18,14 @@ use serde::Serialize;
 use weir_lake_format::{CommitKind, DataFileMeta, FileKind, Partition, Snapshot};
 use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath};
 
+use crate::bad_records::replay;
 use crate::cluster::{TableInfo, TieringClient};
 use crate::committer::{COMMIT_USER, RANGES};
 use crate::error::{Error, Result, sentence};
 use crate::lake_table::{LakeTable, Warehouse};
 use crate::ranges::{self, BucketRange, RangesProperty};
 
+mod apart;
 mod chain;
 mod logs;
 mod rows;
@@ -80,6 +82,9 @@ pub struct Report {
     pub snapshot: Option<i64>,
     /// Snapshots looked at.
     pub snapshots: usize,
+    /// The first snapshot that is left, if those before it have expired: the ranges that they added
+    /// are not audited.
+    pub expired_before: Option<i64>,
     /// Buckets of the lake that hold rows of the log.
     pub buckets: usize,
     /// Rows that the ranges account for.
@@ -88,12 +93,39 @@ pub struct Report {
     pub compared_rows: i64,
     /// Where each bucket's log and its part of the lake end.
     pub ends: Vec<Ends>,
-    /// Rows of the log that are not in the lake yet: high watermarks less the lake's ends.
+    /// Rows of the log that are not in the lake yet: high watermarks less the lake's ends, and less
+    /// offsets that the log has lost.
     pub behind_rows: i64,
+    /// Rows that are in the table of bad records in place of the lake table.
+    pub diverted_rows: i64,
+    /// Rows that were put back from there.
+    pub replayed_rows: i64,
+    /// Offsets that the log had lost and a person let go, by bucket.
+    pub let_go: Vec<Stretch>,
+    /// What was put back after the audit's end.
+    #[serde(skip)]
+    later_replays: Vec<BucketRange>,
     /// Offsets in the lake that the log no longer holds: not comparable.
     pub gone: Vec<Gone>,
     /// What is wrong; empty if all is well.
     pub findings: Vec<Finding>,
+}
+
+/// Offsets of one bucket.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+pub struct Stretch {
+    /// The bucket, by its number in the log.
+    pub bucket: LakeBucket,
+    /// The first of them.
+    pub from: i64,
+    /// The offset after the last.
+    pub to: i64,
+}
+
+impl fmt::Display for Stretch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: offsets {}..{}", self.bucket, self.from, self.to)
+    }
 }
 
 /// How far one bucket is.
@@ -105,6 +137,18 @@ pub struct Ends {
     pub lake_end: i64,
     /// Offsets below are in the log: the high watermark.
     pub log_end: i64,
+    /// Offsets between the two that the log has lost: by retention, or given up by a repair.
+    pub lost: Vec<Stretch>,
+    /// Why nothing can be said of the rows between the two, if the log can't be read there.
+    pub unreadable: Option<String>,
+}
+
+impl Ends {
+    /// Rows that are not in the lake yet and that the log, as far as it tells, still has.
+    fn behind(&self, start: i64) -> i64 {
+        let lost: i64 = self.lost.iter().map(|lost| lost.to - lost.from).sum();
+        (self.log_end - self.lake_end.max(start) - lost).max(0)
+    }
 }
 
 /// Offsets of one bucket that are in the lake and no longer in the log, by retention or a repair.
@@ -141,10 +185,12 @@ impl fmt::Display for Gone {
     }
 }
 
-/// A snapshot of tiering, with the files it added by bucket.
+/// A snapshot of tiering or of a replay, with the files it added by bucket.
 #[derive(Debug)]
 struct Step {
     snapshot: i64,
+    /// Whether it put bad records back, so that its ranges stand in no chain.
+    is_replay: bool,
     ranges: Vec<BucketRange>,
     files: BTreeMap<LakeBucket, Vec<DataFileMeta>>,
 }
@@ -165,11 +211,16 @@ pub async fn audit(
         table: path.clone(),
         snapshot: progress.snapshot,
         snapshots: 0,
+        expired_before: None,
         buckets: 0,
         rows: 0,
         compared_rows: 0,
         ends: Vec::new(),
         behind_rows: 0,
+        diverted_rows: 0,
+        replayed_rows: 0,
+        let_go: Vec::new(),
+        later_replays: Vec::new(),
         gone: Vec::new(),
         findings: Vec::new(),
     };
@@ -179,10 +230,11 @@ pub async fn audit(
         lake: &lake,
     };
     let extents = logs.extents(&mut report.findings).await?;
-    report.compare_ends(&extents, &progress.ends);
+    report.compare_ends(&logs, &extents, &progress.ends).await?;
     let Some(last) = progress.snapshot else {
         return Ok(report);
     };
+    let bad = warehouse.bad_records(path, &info.properties)?;
     let mut auditor = Auditor {
         info: &info,
         lake: &lake,
@@ -197,6 +249,7 @@ pub async fn audit(
         .flat_map(|step| &step.ranges)
         .map(|range| range.rows)
         .sum();
+    apart::check(&bad, info.id, &steps, &mut report).await?;
     report.buckets = steps
         .iter()
         .flat_map(|step| step.files.keys())
@@ -217,17 +270,39 @@ pub async fn audit(
 }
 
 impl Report {
-    /// How far each bucket is; a lake that is ahead of its log is a finding.
-    fn compare_ends(
+    /// How far each bucket is, and what its log has lost of the rest; a lake that is ahead of its log
+    /// is a finding.
+    async fn compare_ends(
         &mut self,
+        logs: &logs::Logs<'_>,
         extents: &BTreeMap<TableBucket, logs::LogExtent>,
         lake: &BTreeMap<TableBucket, LogOffset>,
-    ) {
+    ) -> Result<()> {
         for (bucket, extent) in extents {
             let name = extent.name(*bucket);
-            let lake_end = lake.get(bucket).map_or(0, |end| end.0.max(0));
+            let tiered = lake.get(bucket).filter(|end| end.0 >= 0);
+            let lake_end = tiered.map_or(0, |end| end.0);
             let (start, log_end) = (extent.start.0, extent.end.0);
-            self.behind_rows += (log_end - lake_end.max(start)).max(0);
+            // What was gone before the table was tiered for the first time is nobody's loss.
+            let from = tiered.copied().unwrap_or(extent.start);
+            let (lost, unreadable) = if from < extent.end {
+                logs.walk(*bucket, extent, from).await?
+            } else {
+                (Vec::new(), None)
+            };
+            let stretch = |(from, to): (LogOffset, LogOffset)| Stretch {
+                bucket: name.clone(),
+                from: from.0,
+                to: to.0,
+            };
+            let ends = Ends {
+                bucket: name.clone(),
+                lake_end,
+                log_end,
+                lost: lost.into_iter().map(stretch).collect(),
+                unreadable,
+            };
+            self.behind_rows += ends.behind(if tiered.is_some() { 0 } else { start });
             if lake_end > log_end {
                 let reason = format!("the lake ends at {lake_end}, the log already at {log_end}");
                 self.findings.push(Finding {
@@ -236,12 +311,9 @@ impl Report {
                     reason,
                 });
             }
-            self.ends.push(Ends {
-                bucket: name,
-                lake_end,
-                log_end,
-            });
+            self.ends.push(ends);
         }
+        Ok(())
     }
 }
 
@@ -288,8 +360,10 @@ impl Auditor<'_> {
     async fn steps(&mut self, last: i64, report: &mut Report) -> Result<Vec<Step>> {
         let table = &self.lake.table;
         let ids = table.snapshot_ids().await.map_err(|e| self.lake.error(e))?;
+        report.expired_before = ids.first().copied().filter(|first| *first > 1);
         let mut steps = Vec::new();
         let mut newest = None;
+        let last = self.last_replay(&ids, last, report).await?;
         for id in ids.into_iter().filter(|id| *id <= last) {
             let snapshot = table.snapshot(id).await.map_err(|e| self.lake.error(e))?;
             report.snapshots += 1;
@@ -302,6 +376,7 @@ impl Auditor<'_> {
             match ranges {
                 Some(ranges) => steps.push(Step {
                     snapshot: id,
+                    is_replay: snapshot.commit_user == replay::COMMIT_USER,
                     ranges,
                     files,
                 }),
@@ -324,12 +399,36 @@ impl Auditor<'_> {
         Ok(steps)
     }
 
-    /// The ranges of a snapshot of tiering; `None` for snapshots of others, and of the reference's job.
-    async fn ranges(&self, snapshot: &Snapshot) -> Result<Option<Vec<BucketRange>>> {
-        if snapshot.commit_user != COMMIT_USER {
-            return Ok(None);
+    /// The newest replay behind the registered snapshot, or that one itself. What replays behind a
+    /// round that is not registered put back is only noted in the report.
+    async fn last_replay(&self, ids: &[i64], last: i64, report: &mut Report) -> Result<i64> {
+        let (mut end, mut is_over) = (last, false);
+        for id in ids.iter().copied().filter(|id| *id > last) {
+            let snapshot = self.lake.table.snapshot(id).await;
+            let snapshot = snapshot.map_err(|error| self.lake.error(error))?;
+            is_over |= snapshot.commit_user == COMMIT_USER;
+            if snapshot.commit_user != replay::COMMIT_USER {
+                continue;
+            }
+            if is_over {
+                let ranges = self.ranges(&snapshot).await?;
+                report.later_replays.extend(ranges.into_iter().flatten());
+            } else {
+                end = id;
+            }
         }
-        let Some(text) = snapshot.property(RANGES) else {
+        Ok(end)
+    }
+
+    /// The ranges of a snapshot of tiering or of a replay; `None` for snapshots of others, and of the
+    /// reference's job.
+    async fn ranges(&self, snapshot: &Snapshot) -> Result<Option<Vec<BucketRange>>> {
+        let property = match snapshot.commit_user.as_str() {
+            COMMIT_USER => RANGES,
+            replay::COMMIT_USER => replay::REPLAYED,
+            _ => return Ok(None),
+        };
+        let Some(text) = snapshot.property(property) else {
             return Ok(None);
         };
         match ranges::parse(text)? {

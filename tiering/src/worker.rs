@@ -17,17 +17,21 @@ use weir_lake_format::write::CommitMessage;
 use weir_protocol::ids::{LogOffset, TableBucket};
 use weir_protocol::record::LogBatch;
 
+use crate::bad_records::Policy;
+use crate::bad_records::book::Diverted;
 use crate::cluster::{BucketFault, LogReader, OffsetKind, TableInfo, TieringClient, Trouble};
 use crate::enumerate::BucketGroup;
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 use crate::memory::MemoryBudget;
+use crate::ranges::Offsets;
 use crate::round::{Cut, Limits, Round, SplitResult};
 use crate::source::{Delivery, Source, source};
 use crate::split::Split;
-use crate::worker::lane::{Lane, LaneInput};
+use crate::worker::lane::{Lane, LaneContext, LaneInput};
 use crate::worker::schemas::Schemas;
 
+mod convert;
 pub(crate) mod decode;
 mod lane;
 pub(crate) mod schemas;
@@ -63,6 +67,17 @@ pub struct RoundSignals {
     pub cancel: CancellationToken,
     /// End the reading and commit what is there.
     pub stop: CancellationToken,
+    /// Offsets that the log has lost and a person let go.
+    pub let_go: BTreeMap<TableBucket, Offsets>,
+}
+
+/// What a round does with rows that the lake table can't take.
+#[derive(Clone, Debug, Default)]
+pub struct BadRecordRules {
+    /// Stop there, or divert them.
+    pub policy: Policy,
+    /// Rows that were diverted already, by a round that was not committed: they stay so.
+    pub diverted: Diverted,
 }
 
 /// What the workers of one round need to know of it.
@@ -76,6 +91,8 @@ pub struct WriteJob {
     pub splits: Vec<Split>,
     /// The round's limits.
     pub limits: Limits,
+    /// What is done with bad records.
+    pub bad_records: BadRecordRules,
 }
 
 /// Writes the job's splits and adds each result to the round. On an error all files of the round
@@ -115,9 +132,8 @@ type LaneEnd = (TableBucket, Result<SplitResult<CommitMessage>>);
 struct Writing<'a> {
     resources: &'a WorkerResources,
     signals: &'a RoundSignals,
-    info: Arc<TableInfo>,
     lake: Arc<LakeTable>,
-    schemas: Arc<Schemas>,
+    context: LaneContext,
     max_duration: Duration,
     waiting: VecDeque<Split>,
     open: BTreeMap<TableBucket, OpenLane>,
@@ -152,12 +168,17 @@ impl<'a> Writing<'a> {
             Arc::clone(&job.info),
             Arc::clone(&job.lake),
         );
+        let context = LaneContext {
+            schemas: Arc::new(schemas),
+            info: job.info,
+            lake: Arc::clone(&job.lake),
+            bad_records: job.bad_records,
+        };
         Self {
             resources,
             signals,
-            info: job.info,
             lake: job.lake,
-            schemas: Arc::new(schemas),
+            context,
             max_duration: job.limits.max_duration,
             waiting: job.splits.into(),
             open: BTreeMap::new(),
@@ -221,20 +242,18 @@ impl<'a> Writing<'a> {
                 return Ok(());
             };
             let (input, batches) = mpsc::channel(LANE_QUEUE);
-            let lane = Lane::new(
-                self.resources,
-                &self.schemas,
-                &self.info,
-                &self.lake,
-                &split,
-            )?;
+            let lane = Lane::new(self.resources, &self.context, &split)?;
             let (bucket, abort) = (split.bucket, self.abort.clone());
             self.lanes
                 .spawn(async move { (bucket, lane.run(batches, abort).await) });
+            if split.read_from >= split.stop {
+                // Nothing of it is left in the log: the lane ends without input.
+                continue;
+            }
             self.source.add(&split);
             let lane = OpenLane {
                 input,
-                next: split.start,
+                next: split.read_from,
                 split,
                 trouble: None,
             };
@@ -349,7 +368,7 @@ impl<'a> Writing<'a> {
         round.cut(reason);
         self.cut = true;
         for (bucket, lane) in std::mem::take(&mut self.open) {
-            let silent = lane.next == lane.split.start && reason == Cut::Duration;
+            let silent = lane.next == lane.split.read_from && reason == Cut::Duration;
             let unsaid = || Trouble::passing("nothing came in the time of the round");
             let fault = lane.trouble.or_else(|| silent.then(unsaid));
             self.close(bucket, fault);
@@ -406,7 +425,10 @@ impl<'a> Writing<'a> {
 
 /// Offsets that the lake lacks and the log no longer holds.
 fn lost_range(bucket: TableBucket, from: LogOffset, to: LogOffset) -> Trouble {
-    Trouble::lasting(Error::LostRange { bucket, from, to }.to_string())
+    Trouble {
+        lost: Some(from..to),
+        ..Trouble::lasting(Error::LostRange { bucket, from, to }.to_string())
+    }
 }
 
 fn record_count(batch: &LogBatch) -> u64 {

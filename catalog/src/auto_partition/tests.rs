@@ -67,6 +67,17 @@ fn days_begin_in_the_tables_zone() {
     );
 }
 
+/// The host's zone plays no part: only the table's is asked.
+#[test]
+fn fc_029_the_day_is_the_one_of_the_configured_zone() {
+    let now = "2026-03-01T20:00:00Z";
+    assert_eq!(create(now, &table(TimeUnit::Day, "UTC"))[0], "20260301");
+    assert_eq!(
+        create(now, &table(TimeUnit::Day, "Asia/Shanghai"))[0],
+        "20260302"
+    );
+}
+
 #[test]
 fn a_lost_hour_of_daylight_saving_makes_no_gap() {
     let now = "2024-03-31T00:30:00Z";

@@ -313,10 +313,10 @@ impl Catalog {
         // Never given out for tiering: rows that the lake has already would be another table's.
         let creation = match self.get_tiering_epoch(table.table_id).await?.0 {
             0 => LakeCreation::NewTable,
-            _ => LakeCreation::SwitchedOn,
+            _ => LakeCreation::SwitchedOn(table.table_id),
         };
         let moves = lake_path(path, &table.descriptor) != lake_path(path, &next);
-        if moves && creation == LakeCreation::SwitchedOn {
+        if moves && creation != LakeCreation::NewTable {
             let reason = "its lake table can't get another name: it may hold rows".to_owned();
             return Err(Error::InvalidAlterTable {
                 path: path.clone(),

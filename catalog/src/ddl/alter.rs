@@ -222,6 +222,14 @@ fn alter_schema(
         if schema.column_index(&column.name).is_some() {
             return refused(format!("column `{}` already exists", column.name));
         }
+        // Most readers of the lake take both names for one column.
+        let same = |other: &&Column| other.name.eq_ignore_ascii_case(&column.name);
+        if let Some(other) = schema.columns.iter().find(same) {
+            return refused(format!(
+                "column `{}` differs from `{}` only by case, which readers of the lake don't tell apart",
+                column.name, other.name
+            ));
+        }
         schema = match schema.with_column_added(column.clone()) {
             Ok(schema) => schema,
             Err(error) => return refused(error.to_string()),

@@ -78,6 +78,12 @@ pub(super) fn check_table(path: &TablePath, table: &TableDescriptor, rules: &Rul
     for (key, value) in &table.properties {
         properties::check(path, key, value)?;
     }
+    // Clients of other clusters make ours custom properties.
+    for (key, value) in &table.custom_properties {
+        if [properties::BAD_RECORD, properties::LAKE_HISTORY].contains(&key.as_str()) {
+            properties::check(path, key, value)?;
+        }
+    }
     check_distribution(path, table, rules)?;
     check_columns(path, table)?;
     let values = TableProperties::new(path, &table.properties);

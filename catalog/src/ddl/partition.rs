@@ -88,3 +88,42 @@ pub fn check_partition(
         _ => Ok(()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
+
+    use super::*;
+
+    #[test]
+    fn fc_028_a_partition_of_another_pattern_or_beyond_retention_is_refused_with_what_is_right() {
+        let column = |name: &str| Column::new(name, LogicalType::not_null(TypeKind::String));
+        let schema = Schema::new(vec![column("id"), column("year")], Vec::new()).unwrap();
+        let mut table = TableDescriptor::new(schema);
+        table.partition_keys = vec!["year".to_owned()];
+        for (key, value) in [
+            ("table.auto-partition.enabled", "true"),
+            ("table.auto-partition.time-unit", "YEAR"),
+            ("table.auto-partition.num-retention", "2"),
+            ("table.auto-partition.time-zone", "UTC"),
+        ] {
+            table.properties.insert(key.to_owned(), value.to_owned());
+        }
+        let path = TablePath::new("d", "t");
+        let in_2026 = 1_780_000_000_000;
+        let check = |value: &str| {
+            let spec = PartitionSpec::new(&["year"], &[value]).unwrap();
+            let checked = check_partition(&path, &table, &spec, in_2026);
+            checked.map_err(|error| error.to_string())
+        };
+        let pattern = check("2024-03-25").unwrap_err();
+        assert!(
+            pattern.contains("`2024-03-25` is no time in the format yyyy"),
+            "{pattern}"
+        );
+        let old = check("2020").unwrap_err();
+        assert!(old.contains("`2020` is older than `2024`"), "{old}");
+        assert_eq!(check("2026"), Ok(()));
+        assert_eq!(check("2024"), Ok(()));
+    }
+}

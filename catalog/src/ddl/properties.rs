@@ -78,6 +78,13 @@ pub const HISTORICAL_PARTITION: &str = "table.datalake.historical-partition.enab
 /// `table.statistics.columns`
 pub const STATISTICS_COLUMNS: &str = "table.statistics.columns";
 
+/// `weir.bad-record`: what is done with rows that the lake table can't take. Ours.
+pub const BAD_RECORD: &str = "weir.bad-record";
+
+/// `weir.lake-history`: whether the history of the lake table must be the table's own, or was made
+/// by others and is adopted. Ours.
+pub const LAKE_HISTORY: &str = "weir.lake-history";
+
 /// What values a property takes.
 #[derive(Clone, Copy, Debug)]
 enum Values {
@@ -163,6 +170,8 @@ const PROPERTIES: &[Property] = &[
     alterable(LAKE_TABLE, Values::Text),
     alterable(HISTORICAL_PARTITION, Values::Bool),
     alterable(STATISTICS_COLUMNS, Values::Text),
+    alterable(BAD_RECORD, Values::OneOf(&["stop", "divert"])),
+    alterable(LAKE_HISTORY, Values::OneOf(&["own", "adopt"])),
 ];
 
 fn find(key: &str) -> Option<&'static Property> {
@@ -181,16 +190,23 @@ pub fn is_alterable(key: &str) -> bool {
     !key.starts_with(TABLE_PREFIX) || find(key).is_some_and(|property| property.is_alterable)
 }
 
+/// Whether a table with these properties goes on behind a history of its lake table that others made.
+pub fn adopts_history(properties: &BTreeMap<String, String>) -> bool {
+    let history = properties.get(LAKE_HISTORY);
+    history.is_some_and(|text| text.trim().eq_ignore_ascii_case("adopt"))
+}
+
 /// Checks one entry of a table's properties.
 ///
 /// # Errors
 /// [`Error::InvalidConfig`] for an unknown key, and for a value that the key does not take.
 pub fn check(path: &TablePath, key: &str, value: &str) -> Result<()> {
     let invalid = |reason: String| invalid(path, key, reason);
-    if key.starts_with(WEIR_PREFIX) || is_lake_option(key) {
+    let known = find(key);
+    if known.is_none() && (key.starts_with(WEIR_PREFIX) || is_lake_option(key)) {
         return Ok(());
     }
-    let Some(property) = find(key) else {
+    let Some(property) = known else {
         return Err(invalid(if key.starts_with(TABLE_PREFIX) {
             "this server does not know it".to_owned()
         } else {

@@ -187,6 +187,8 @@ fn bad_properties_are_refused_by_name() {
         ("table.statistics.columns", "id,nosuch"),
         ("table.datalake.table-name", "../x"),
         ("table.datalake.historical-partition.enabled", "true"),
+        ("weir.bad-record", "skip"),
+        ("weir.lake-history", "any"),
     ] {
         match create(with(log_table(), &[(key, value)])).unwrap_err() {
             Error::InvalidConfig { key: named, .. } => assert_eq!(named, key),
@@ -195,6 +197,8 @@ fn bad_properties_are_refused_by_name() {
     }
     for (key, value) in [
         ("weir.anything", "1"),
+        ("weir.bad-record", "divert"),
+        ("weir.bad-record", "Stop"),
         ("table.datalake.paimon.warehouse", "s3://x"),
         ("table.log.ttl", "0ms"),
         ("table.log.format", "indexed"),
@@ -415,6 +419,20 @@ fn columns_are_only_added_last_and_nullable() {
     let system = altered(&table, &[add("__offset", int)]);
     assert!(matches!(system, Err(Error::InvalidTable { .. })));
     assert_eq!(altered(&table, &[]).unwrap(), Altered::Unchanged);
+}
+
+#[test]
+fn fc_019_a_column_that_differs_from_another_only_by_case_is_refused_with_both_names() {
+    let table = create(log_table()).unwrap();
+    let added = altered(
+        &table,
+        &[add("ID", LogicalType::nullable(TypeKind::String))],
+    );
+    let error = added.unwrap_err().to_string();
+    assert!(
+        error.contains("`ID` differs from `id` only by case"),
+        "{error}"
+    );
 }
 
 fn spec(pairs: &[(&str, &str)]) -> PartitionSpec {

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 
 use object_store::ObjectStoreExt;
 use object_store::memory::InMemory;
+use weir_protocol::ids::TableId;
 use weir_protocol::schema::{Column, LogicalType, RowField, TypeKind};
 
 use super::*;
@@ -77,11 +78,6 @@ impl World {
         let lake_table = self.lake.open(&path(), table).await.unwrap().unwrap();
         lake_table.latest_schema().await.unwrap()
     }
-
-    async fn add_snapshot(&self) {
-        let file = Path::from("wh/db.db/t/snapshot/snapshot-1");
-        self.store.put(&file, "{}".into()).await.unwrap();
-    }
 }
 
 #[tokio::test]
@@ -105,10 +101,10 @@ async fn a_table_is_made_in_the_layout_of_paimons_file_system_catalog() {
 #[tokio::test]
 async fn making_it_again_is_fine_until_it_holds_rows_of_another() {
     let (world, table) = (World::new(), completed(small()));
-    for _ in 0..2 {
+    for _ in 0..3 {
         world.create(&table, LakeCreation::NewTable).await.unwrap();
     }
-    world.add_snapshot().await;
+    commit(&world, &table, "somebody", None).await;
     let error = world
         .create(&table, LakeCreation::NewTable)
         .await
@@ -117,10 +113,25 @@ async fn making_it_again_is_fine_until_it_holds_rows_of_another() {
         matches!(error, Error::LakeTableAlreadyExist { .. }),
         "{error}"
     );
-    world
-        .create(&table, LakeCreation::SwitchedOn)
-        .await
-        .unwrap();
+    assert!(error.to_string().contains("up to snapshot 3"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lake_table_that_is_used_again_is_claimed_against_rounds_of_the_table_before() {
+    let (world, table) = (World::new(), completed(small()));
+    world.create(&table, LakeCreation::NewTable).await.unwrap();
+    let lake_table = world.lake.open(&path(), &table).await.unwrap().unwrap();
+    assert_eq!(lake_table.latest_snapshot().await.unwrap(), None);
+    for id in 1..3 {
+        world.create(&table, LakeCreation::NewTable).await.unwrap();
+        let latest = lake_table.latest_snapshot().await.unwrap().unwrap();
+        assert_eq!(latest.id, id);
+        assert!(is_claim(&latest), "{latest:?}");
+    }
+    // Switched on again before a round of it was committed.
+    let switched_on = LakeCreation::SwitchedOn(TableId(7));
+    world.create(&table, switched_on).await.unwrap();
+    assert_eq!(lake_table.latest_snapshot_id().await.unwrap(), Some(2));
 }
 
 #[tokio::test]
@@ -162,7 +173,7 @@ async fn an_incompatible_table_is_told_by_its_difference() {
     ];
     for (other, word) in others {
         let error = world
-            .create(&completed(other), LakeCreation::SwitchedOn)
+            .create(&completed(other), LakeCreation::SwitchedOn(TableId(7)))
             .await
             .unwrap_err();
         assert!(
@@ -453,7 +464,7 @@ async fn a_table_of_the_flink_job_is_taken_over_with_its_system_columns() {
         .await
         .unwrap();
     world
-        .create(&lineitem(), LakeCreation::SwitchedOn)
+        .create(&lineitem(), LakeCreation::SwitchedOn(TableId(7)))
         .await
         .unwrap();
     let next = lineitem()
@@ -488,4 +499,98 @@ async fn a_table_of_the_flink_job_is_taken_over_with_its_system_columns() {
             .await
             .unwrap()
     );
+}
+
+/// Somebody commits an empty snapshot to the lake table.
+async fn commit(world: &World, table: &TableDescriptor, user: &str, id: Option<i64>) {
+    let lake_table = world.lake.open(&path(), table).await.unwrap().unwrap();
+    let properties = id.map(|id| (TIERED_TABLE_ID.to_owned(), id.to_string()));
+    let request = weir_lake_format::CommitRequest {
+        commit_user: user.to_owned(),
+        commit_identifier: 1,
+        kind: weir_lake_format::CommitKind::Append,
+        messages: Vec::new(),
+        deletes: Vec::new(),
+        properties: properties.into_iter().collect(),
+        allow_empty: true,
+        uuid: format!("{user}-{id:?}"),
+        now_ms: 0,
+    };
+    let retry = weir_lake_format::commit::RetryPolicy::default();
+    let outcome = lake_table
+        .commit(&request, &mut |_| Ok(()), retry)
+        .await
+        .unwrap();
+    assert!(matches!(
+        outcome,
+        weir_lake_format::CommitOutcome::Committed(_)
+    ));
+}
+
+#[tokio::test]
+async fn fc_044_a_history_of_others_is_refused_when_the_lake_is_switched_on_unless_it_is_adopted() {
+    let switched_on = LakeCreation::SwitchedOn(TableId(7));
+    let adopting = |table: &TableDescriptor| {
+        let mut table = table.clone();
+        let (key, adopt) = (properties::LAKE_HISTORY, "adopt");
+        table.properties.insert(key.to_owned(), adopt.to_owned());
+        table
+    };
+    let table = completed(small());
+    for (user, id, reason) in [
+        ("spark", None, "no snapshot of tiering"),
+        (TIERING_USER, Some(6), "of table 6"),
+    ] {
+        let world = World::new();
+        world.create(&table, LakeCreation::NewTable).await.unwrap();
+        commit(&world, &table, user, id).await;
+        let error = world
+            .create(&table, switched_on)
+            .await
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains(reason) && error.contains("weir.lake-history=adopt"),
+            "{error}"
+        );
+        world.create(&adopting(&table), switched_on).await.unwrap();
+    }
+    // Its own, also where the reference's job made it, which notes no id down.
+    for id in [Some(7), None] {
+        let world = World::new();
+        world.create(&table, LakeCreation::NewTable).await.unwrap();
+        commit(&world, &table, TIERING_USER, id).await;
+        commit(&world, &table, "compaction", None).await;
+        world.create(&table, switched_on).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn fc_021_comments_and_options_of_the_lake_are_in_nobodys_way_and_survive() {
+    let world = World::new();
+    let table = completed(small());
+    world.create(&table, LakeCreation::NewTable).await.unwrap();
+    let lake_table = world.lake.open(&path(), &table).await.unwrap().unwrap();
+    let mut schema = lake_table.latest_schema().await.unwrap();
+    schema.id += 1;
+    schema.fields[1].description = Some("as another engine says".to_owned());
+    let (option, value) = ("snapshot.num-retained.min", "20");
+    schema.options.insert(option.to_owned(), value.to_owned());
+    lake_table.add_schema(&schema).await.unwrap();
+    let next = table
+        .schema
+        .with_column_added(column("extra", TypeKind::Int))
+        .unwrap();
+    world
+        .lake
+        .add_columns(&path(), &table, &next)
+        .await
+        .unwrap();
+    let schema = world.schema(&table).await;
+    assert_eq!(schema.fields[2].name, "extra");
+    assert_eq!(
+        schema.fields[1].description.as_deref(),
+        Some("as another engine says")
+    );
+    assert_eq!(schema.options[option], value);
 }

@@ -61,6 +61,17 @@ async fn a_reply_lost_after_the_commit_applies_once() {
 }
 
 #[tokio::test]
+async fn a_lost_reply_is_settled_although_what_it_left_cannot_be_read_at_once() {
+    let (store, tries) = (store_with("a").await, AtomicU32::new(0));
+    store.fail_commit(1, Fault::LostReply);
+    // The first look: after a read and two commits.
+    store.fail_call(4, Fault::Unavailable);
+    append(&store, "b", &tries).await.unwrap();
+    assert_eq!(value(&store).await, "ab");
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
 async fn a_request_lost_before_the_commit_is_applied_by_the_second_one() {
     let (store, tries) = (store_with("a").await, AtomicU32::new(0));
     store.fail_commit(1, Fault::LostRequest);

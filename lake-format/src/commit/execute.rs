@@ -18,6 +18,7 @@ use crate::manifest::{ManifestEntry, encode_manifest};
 use crate::manifest_list::{ManifestFileMeta, encode_manifest_list};
 use crate::paths::{manifest_list_name, manifest_name};
 use crate::schema::TableSchema;
+use crate::snapshot::Snapshot;
 use crate::table::Table;
 
 /// Entries of one manifest: about 4 MiB compressed.
@@ -223,6 +224,43 @@ impl Attempt {
     /// Deletes all metadata files of a commit that was certainly not published, as far as possible.
     pub(super) async fn delete_all(&mut self, table: &Table) {
         delete(table, std::mem::take(&mut self.written)).await;
+    }
+
+    /// Deletes a snapshot that came into another table than it was meant for.
+    ///
+    /// # Errors
+    /// [`Error::OutcomeUnknown`] if it may stay; all its files stay then.
+    pub(super) async fn take_back(&mut self, table: &Table, snapshot: &Snapshot) -> Result<()> {
+        let path = table.paths().snapshot(snapshot.id);
+        let taken_back = async {
+            match table.snapshot(snapshot.id).await {
+                Ok(found) if found == *snapshot => {}
+                // It went with the table that it was meant for.
+                Ok(_) | Err(Error::NotFound { .. }) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            if table
+                .exists(&table.paths().snapshot(snapshot.id + 1))
+                .await?
+            {
+                let reason = "another table has it now, and a snapshot that builds on it";
+                return Err(Error::corrupt(path.clone(), reason));
+            }
+            match table.store().delete(&path).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
+                Err(error) => Err(Error::store(&path, error)),
+            }
+        };
+        // Whoever wrote the other table may have read it in between.
+        self.written.clear();
+        let taken_back: Result<()> = taken_back.await;
+        taken_back.map_err(|error| Error::OutcomeUnknown {
+            path: path.to_string(),
+            source: object_store::Error::Generic {
+                store: "commit",
+                source: error.into(),
+            },
+        })
     }
 
     fn take_built(&mut self) -> Published {

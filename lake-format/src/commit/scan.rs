@@ -10,7 +10,7 @@ use crate::table::Table;
 const READ_AHEAD: usize = 8;
 
 /// The newest snapshot of `user` from `latest` down.
-pub(super) async fn newest_of(
+pub(crate) async fn newest_of(
     table: &Table,
     user: &str,
     latest: Snapshot,

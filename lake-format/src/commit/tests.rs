@@ -329,10 +329,49 @@ async fn a_put_in_doubt_that_cannot_be_read_back_is_unknown_and_keeps_its_files(
     assert_eq!(table.own_latest("us").await.unwrap().unwrap().id, 1);
     check_history(&table).await;
     let again = table.commit(&request, &mut free, QUICK).await.unwrap();
-    let conflict = Conflict::AddedBefore {
-        file_name: "f".to_owned(),
+    assert!(
+        matches!(&again, CommitOutcome::AlreadyCommitted(snapshot) if snapshot.id == 1),
+        "{again:?}"
+    );
+}
+
+#[tokio::test]
+async fn fc_048_a_commit_that_is_made_again_is_answered_with_the_snapshot_there_is() {
+    let table = table().await;
+    let mut committer = TableCommitter::new(table.clone());
+    committed_by(
+        &mut committer,
+        &append("z", vec![message("x", 2, &["old"])]),
+    )
+    .await;
+    let request = append("a", vec![message("x", 2, &["f"]), message("y", 2, &["g"])]);
+    let done = committed_by(&mut committer, &request).await;
+    // By the one that made it, by one that has forgotten, and with others in between.
+    let again = commit(&mut committer, &request).await;
+    assert_eq!(again, CommitOutcome::AlreadyCommitted(done.clone()));
+    committed(
+        &table,
+        &by("them", append("b", vec![message("x", 2, &["h"])])),
+    )
+    .await;
+    let again = table.commit(&request, &mut free, QUICK).await.unwrap();
+    assert_eq!(again, CommitOutcome::AlreadyCommitted(done.clone()));
+    assert_eq!(table.snapshot_ids().await.unwrap(), [1, 2, 3]);
+    assert_eq!(live_names(&table).await, ["f", "g", "h", "old"]);
+    // Another commit that shares a file, or has another number, is none.
+    let number = CommitRequest {
+        commit_identifier: 5,
+        ..request.clone()
     };
-    assert_eq!(again, CommitOutcome::Conflict(conflict));
+    let shares = append("c", vec![message("x", 2, &["f", "new"])]);
+    for other in [number, shares] {
+        let outcome = commit(&mut committer, &other).await;
+        let conflict = Conflict::AddedBefore {
+            file_name: "f".to_owned(),
+        };
+        assert_eq!(outcome, CommitOutcome::Conflict(conflict));
+    }
+    check_history(&table).await;
 }
 
 #[tokio::test]

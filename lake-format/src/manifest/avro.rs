@@ -5,6 +5,7 @@ use crate::avro::{
     ContainerWriter, Record, put_bytes, put_int, put_long, put_optional, put_str, put_strings,
     read_records,
 };
+use crate::binary_row::BinaryRow;
 use crate::data_file::{DataFileMeta, FileSource};
 use crate::error::{Error, Result};
 use crate::stats::SimpleStats;
@@ -116,10 +117,13 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &SimpleStats) {
 fn entry_of(record: &Record<'_>) -> Result<ManifestEntry> {
     check_version(record, ENTRY_VERSION)?;
     let kind = FileKind::from_code(record.int("_KIND")?);
+    let partition = record.bytes("_PARTITION")?;
+    // Here the error still knows which manifest it is about.
+    BinaryRow::from_serialized(&partition)?;
     Ok(ManifestEntry {
         kind: kind
             .ok_or_else(|| Error::malformed("manifest", "an entry neither adds nor removes"))?,
-        partition: record.bytes("_PARTITION")?,
+        partition,
         bucket: record.int("_BUCKET")?,
         total_buckets: record.int("_TOTAL_BUCKETS")?,
         file: file_of(record.record("_FILE")?)?,

@@ -31,6 +31,22 @@ pub(crate) fn has_deletion_vectors(file: &[u8]) -> Result<bool> {
     Ok(found)
 }
 
+/// The names of the index files that an index manifest names and that are kept in the table.
+///
+/// # Errors
+/// [`Error::Malformed`] if the bytes are no index manifest; any bytes give names or this error.
+pub(crate) fn index_file_names(file: &[u8]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    read_records(file, |record| {
+        check_version(&record, INDEX_VERSION)?;
+        if record.optional_string("_EXTERNAL_PATH")?.is_none() {
+            names.push(record.string("_FILE_NAME")?);
+        }
+        Ok(())
+    })?;
+    Ok(names)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -42,5 +58,16 @@ mod tests {
         let hash = include_bytes!("../../tests/golden/index-manifest-hash");
         assert!(!has_deletion_vectors(hash).unwrap());
         assert!(has_deletion_vectors(&vectors[..vectors.len() - 20]).is_err());
+    }
+
+    #[test]
+    fn the_files_of_an_index_manifest_are_known_by_name() {
+        let hash = include_bytes!("../../tests/golden/index-manifest-hash");
+        let names = index_file_names(hash).unwrap();
+        assert!(!names.is_empty());
+        assert!(
+            names.iter().all(|name| name.starts_with("index-")),
+            "{names:?}"
+        );
     }
 }

@@ -46,6 +46,15 @@ fn numbers_and_times_are_spelled_as_java_does() {
     assert_eq!(sql(Datum::Double(1e10), TypeKind::Double), "1.0E10");
     assert_eq!(sql(Datum::Double(1.25e-5), TypeKind::Double), "1.25E-5");
     assert_eq!(sql(Datum::Float(0.1), TypeKind::Float), "0.1");
+    for (value, text) in [
+        (5e-324, "4.9E-324"),
+        (1e-323, "9.9E-324"),
+        (-1e23, "-1.0E23"),
+    ] {
+        assert_eq!(sql(Datum::Double(value), TypeKind::Double), text);
+    }
+    let smallest = f32::from_bits(1);
+    assert_eq!(sql(Datum::Float(smallest), TypeKind::Float), "1.4E-45");
     let time = Timestamp::from_nanos(-1);
     assert_eq!(
         sql(Datum::Timestamp(time), TypeKind::Timestamp { precision: 6 }),
@@ -61,4 +70,35 @@ fn numbers_and_times_are_spelled_as_java_does() {
         Names::Legacy,
     );
     assert_eq!(legacy.unwrap().unwrap(), "1970-01-01T00:01");
+}
+
+#[test]
+fn different_partitions_are_told_apart_in_listings() {
+    let listed = |ty: &str, value: Datum| {
+        let field = DataField::new(-1, "p", ty.parse().unwrap());
+        let table = crate::schema::NewTable {
+            fields: vec![field],
+            partition_keys: vec!["p".to_owned()],
+            ..crate::schema::NewTable::default()
+        };
+        let schema = TableSchema::create(table, 0).unwrap();
+        Partition::new(vec![value], &schema)
+            .unwrap()
+            .describe(&schema)
+    };
+    let text = |text: &str| listed("STRING", Datum::String(text.to_owned()));
+    assert_eq!(listed("STRING", Datum::Null), "p=null");
+    for (value, expected) in [
+        ("null", "p='null'"),
+        ("", "p=''"),
+        (" ", "p=' '"),
+        ("a,q=b", "p='a,q=b'"),
+        ("it's", "p='it''s'"),
+        ("2024-03-01", "p=2024-03-01"),
+        ("a/b", "p=a/b"),
+    ] {
+        assert_eq!(text(value), expected);
+    }
+    assert_eq!(listed("TIME(0)", Datum::Time(1)), "p=00:00:00.001");
+    assert_eq!(listed("BYTES", Datum::Bytes(vec![0xff, 0])), "p=ff00");
 }

@@ -134,7 +134,8 @@ fn java_local_time(clock: &str, nanos: i64) -> String {
 }
 
 /// Java's `Double.toString` (and `Float.toString`) from Rust's shortest forms: plain from 10⁻³ to
-/// 10⁷, otherwise `1.0E10`.
+/// 10⁷, otherwise `1.0E10`. It has at least two digits, and of those the ones nearest to the value:
+/// `4.9E-324` where one digit would do.
 fn java_float(value: f64, plain: &str, exponent: &str) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -150,9 +151,9 @@ fn java_float(value: f64, plain: &str, exponent: &str) -> String {
     if magnitude == 0.0 || (1e-3..1e7).contains(&magnitude) {
         return plain.to_owned();
     }
-    match exponent.split_once('e') {
-        Some((mantissa, power)) if mantissa.contains('.') => format!("{mantissa}E{power}"),
-        Some((mantissa, power)) => format!("{mantissa}.0E{power}"),
-        None => plain.to_owned(),
+    if exponent.contains('.') {
+        exponent.replace('e', "E")
+    } else {
+        format!("{value:.1e}").replace('e', "E")
     }
 }

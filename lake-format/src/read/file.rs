@@ -1,21 +1,28 @@
 //! One Parquet data file to batches of its own schema's columns.
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
+use futures::FutureExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::{ParquetRecordBatchStream, ParquetRecordBatchStreamBuilder};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::RowGroupMetaData;
 
 use super::object::ObjectReader;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 
-/// Rows of a batch.
+/// The most rows of a batch.
 const BATCH_ROWS: usize = 8192;
+
+/// Bytes of a batch, as far as the file's averages tell: far from the 2 GiB at which the offsets of
+/// Arrow's text arrays end.
+const BATCH_BYTES: u64 = 64 << 20;
 
 /// A data file to be opened.
 #[derive(Clone, Debug)]
@@ -48,8 +55,8 @@ impl DataFileReader {
             size,
         };
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder = ParquetRecordBatchStreamBuilder::new_with_options(reader, options).await;
-        let builder = builder.map_err(|e| file_error(&self.path, e))?;
+        let builder = ParquetRecordBatchStreamBuilder::new_with_options(reader, options);
+        let builder = decoding(&self.path, builder).await?;
         let metadata = builder.metadata().file_metadata();
         if metadata.num_rows() != self.file.row_count {
             let reason = format!(
@@ -75,9 +82,11 @@ impl DataFileReader {
             .enumerate()
             .map(|(at, (_, name))| ((*name).to_owned(), at))
             .collect();
+        let groups = builder.metadata().row_groups();
+        let batch_rows = batch_rows(groups.iter().map(|group| size_of(group, &mask)));
         let stream = builder
             .with_projection(mask)
-            .with_batch_size(BATCH_ROWS)
+            .with_batch_size(batch_rows)
             .build();
         Ok(OpenedFile {
             stream: stream.map_err(|e| file_error(&self.path, e))?,
@@ -105,6 +114,38 @@ impl DataFileReader {
     }
 }
 
+/// Rows of a row group, and bytes of its wanted columns once they are decoded. A dictionary is small
+/// where the texts it stands for are not; writers of old do not tell how large those are.
+fn size_of(group: &RowGroupMetaData, mask: &ProjectionMask) -> (u64, u64) {
+    let size = |number: i64| u64::try_from(number).unwrap_or(0);
+    let wanted = (0..).zip(group.columns());
+    let wanted = wanted.filter(|(leaf, _)| mask.leaf_included(*leaf));
+    let bytes = wanted.map(|(_, column)| {
+        let texts = column.unencoded_byte_array_data_bytes().unwrap_or(0);
+        size(column.uncompressed_size().max(texts))
+    });
+    (size(group.num_rows()), bytes.sum())
+}
+
+/// Rows to read at once from row groups of so many rows and bytes each.
+fn batch_rows(groups: impl Iterator<Item = (u64, u64)>) -> usize {
+    let row_bytes = groups.map(|(rows, bytes)| bytes / rows.max(1)).max();
+    let rows = BATCH_BYTES / row_bytes.unwrap_or(0).max(1);
+    usize::try_from(rows).map_or(BATCH_ROWS, |rows| rows.clamp(1, BATCH_ROWS))
+}
+
+/// What a Parquet reader makes of a file. It panics at some damage, a negative length in a footer
+/// for one: that is the file's fault, and an error like any other.
+pub(crate) async fn decoding<T>(
+    path: &Path,
+    work: impl Future<Output = Result<T, ParquetError>>,
+) -> Result<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(done) => done.map_err(|error| file_error(path, error)),
+        Err(_) => Err(Error::corrupt(path.to_string(), "its decoder failed")),
+    }
+}
+
 /// What a Parquet reader's error means: the store's failure is not the file's.
 pub(crate) fn file_error(path: &Path, error: ParquetError) -> Error {
     let corrupt = |source: Box<dyn std::error::Error + Send + Sync>| Error::Corrupt {
@@ -118,5 +159,23 @@ pub(crate) fn file_error(path: &Path, error: ParquetError) -> Error {
             Err(source) => corrupt(source),
         },
         other => corrupt(Box::new(other)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fc_071_a_batch_of_wide_rows_has_fewer_of_them() {
+        const WIDE: u64 = 256 << 10;
+        // 9,000 rows of 256 KiB are more than 2 GiB: they are read in 36 batches.
+        assert_eq!(batch_rows([(9_000, 9_000 * WIDE)].into_iter()), 256);
+        let mixed = [(1_000_000, 8_000_000), (10, 10 * WIDE)];
+        assert_eq!(batch_rows(mixed.into_iter()), 256);
+        assert_eq!(batch_rows([(1, 1 << 31)].into_iter()), 1);
+        assert_eq!(batch_rows([(1_000_000, 8_000_000)].into_iter()), BATCH_ROWS);
+        assert_eq!(batch_rows([(0, 0)].into_iter()), BATCH_ROWS);
+        assert_eq!(batch_rows([].into_iter()), BATCH_ROWS);
     }
 }

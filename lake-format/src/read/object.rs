@@ -1,5 +1,6 @@
 //! Ranges of an object for the Parquet reader.
 
+use std::io::Cursor;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use parquet::arrow::arrow_reader::ArrowReaderOptions;
 use parquet::arrow::async_reader::AsyncFileReader;
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+
+use crate::parquet_pages::check_page_headers;
 
 /// Bytes of the end of a file that are read at once, in the hope that its footer is in them.
 const FOOTER_GUESS_BYTES: usize = 64 << 10;
@@ -31,12 +34,16 @@ impl AsyncFileReader for ObjectReader {
             .boxed()
     }
 
+    /// Column chunks: whole ones, since no page index is read.
     fn get_byte_ranges(&mut self, ranges: Vec<Range<u64>>) -> BoxFuture<'_, Result<Vec<Bytes>>> {
         async move {
-            self.store
-                .get_ranges(&self.path, &ranges)
-                .await
-                .map_err(store_error)
+            let chunks = self.store.get_ranges(&self.path, &ranges).await;
+            let chunks = chunks.map_err(store_error)?;
+            for chunk in &chunks {
+                check_page_headers(&mut Cursor::new(chunk), chunk.len() as u64)
+                    .map_err(|endless| ParquetError::External(endless.into()))?;
+            }
+            Ok(chunks)
         }
         .boxed()
     }

@@ -12,7 +12,7 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::async_reader::ParquetRecordBatchStream;
 
 use super::adapt::adapt;
-use super::file::{DataFileReader, OpenedFile, file_error};
+use super::file::{DataFileReader, OpenedFile, decoding, file_error};
 use super::object::ObjectReader;
 use super::{Split, schemas_of};
 use crate::data_file::DataFileMeta;
@@ -199,15 +199,17 @@ impl Reading {
         loop {
             let mut row_group = match self.row_group.take() {
                 Some(row_group) => row_group,
-                None => match self.stream.next_row_group().await {
-                    Ok(Some(row_group)) => row_group,
-                    Ok(None) => return Ok(None),
-                    Err(error) => return Err(file_error(&self.decoding.path, error)),
-                },
+                None => {
+                    let next = self.stream.next_row_group();
+                    match decoding(&self.decoding.path, next).await? {
+                        Some(row_group) => row_group,
+                        None => return Ok(None),
+                    }
+                }
             };
-            let decoding = Arc::clone(&self.decoding);
+            let shared = Arc::clone(&self.decoding);
             let decode = move || {
-                let batch = row_group.next().map(|batch| decoding.batch(batch));
+                let batch = row_group.next().map(|batch| shared.batch(batch));
                 (row_group, batch)
             };
             let decoded = tokio::task::spawn_blocking(decode).await;

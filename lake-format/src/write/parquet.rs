@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use bytes::Bytes;
 use parquet::arrow::arrow_writer::{ArrowColumnWriter, ArrowRowGroupWriterFactory, compute_leaves};
 use parquet::basic::Compression;
@@ -16,6 +16,7 @@ use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 
 use super::dictionary::DictionaryChoice;
 use super::int96::{Int96Encoder, has_int96, int96_leaves};
+use super::nan::{has_floats, nan_leaves};
 use super::parquet_schema::parquet_schema;
 
 /// Said in each file; the form is the one that `parquet-mr` can read.
@@ -64,6 +65,19 @@ impl FileEncoder {
             Some(leaves) => leaves,
             None => self.open_row_group()?,
         };
+        let mut place = 0;
+        for (field, array) in self.arrow_schema.fields().iter().zip(batch.columns()) {
+            if !has_floats(field.data_type()) {
+                place += leaf_count(field.data_type());
+                continue;
+            }
+            for has_nan in nan_leaves(array) {
+                if let Some(LeafEncoder::Arrow(_, seen)) = leaves.get_mut(place) {
+                    *seen |= has_nan;
+                }
+                place += 1;
+            }
+        }
         let mut encoders = leaves.iter_mut();
         for (field, array) in self.arrow_schema.fields().iter().zip(batch.columns()) {
             let arrow_leaves = compute_leaves(field, array)?.into_iter();
@@ -122,7 +136,15 @@ impl FileEncoder {
         let mut group = self.writer.next_row_group()?;
         for leaf in leaves {
             match leaf {
-                LeafEncoder::Arrow(writer) => writer.close()?.append_to_row_group(&mut group)?,
+                LeafEncoder::Arrow(writer, has_nan) => {
+                    let mut chunk = writer.close()?;
+                    if has_nan {
+                        let close = chunk.close_mut();
+                        let metadata = close.metadata.clone().into_builder();
+                        close.metadata = metadata.clear_statistics().build()?;
+                    }
+                    chunk.append_to_row_group(&mut group)?;
+                }
                 LeafEncoder::Int96(encoder) => {
                     let (bytes, result) = encoder.close()?;
                     group.append_column(&bytes, result)?;
@@ -159,7 +181,7 @@ impl FileEncoder {
                     return Int96Encoder::new(Arc::clone(column), properties)
                         .map(LeafEncoder::Int96);
                 }
-                Ok(LeafEncoder::Arrow(writer))
+                Ok(LeafEncoder::Arrow(writer, false))
             });
         leaves.collect()
     }
@@ -167,14 +189,15 @@ impl FileEncoder {
 
 /// The encoder of one leaf column in the open row group.
 enum LeafEncoder {
-    Arrow(ArrowColumnWriter),
+    /// The writer, and whether it was given a NaN.
+    Arrow(ArrowColumnWriter, bool),
     Int96(Int96Encoder),
 }
 
 impl LeafEncoder {
     fn write_arrow(&mut self, leaf: &parquet::arrow::arrow_writer::ArrowLeafColumn) -> Result<()> {
         match self {
-            Self::Arrow(writer) => writer.write(leaf),
+            Self::Arrow(writer, _) => writer.write(leaf),
             Self::Int96(_) => {
                 let reason = "an INT96 column got a leaf that is none".to_owned();
                 Err(parquet::errors::ParquetError::General(reason))
@@ -184,16 +207,28 @@ impl LeafEncoder {
 
     fn memory_bytes(&self) -> usize {
         match self {
-            Self::Arrow(writer) => writer.memory_size(),
+            Self::Arrow(writer, _) => writer.memory_size(),
             Self::Int96(encoder) => encoder.encoded_bytes(),
         }
     }
 
     fn encoded_bytes(&self) -> usize {
         match self {
-            Self::Arrow(writer) => writer.get_estimated_total_bytes(),
+            Self::Arrow(writer, _) => writer.get_estimated_total_bytes(),
             Self::Int96(encoder) => encoder.encoded_bytes(),
         }
+    }
+}
+
+/// How many leaves a column of this type has in a file.
+fn leaf_count(data_type: &DataType) -> usize {
+    match data_type {
+        DataType::List(field) | DataType::Map(field, _) => leaf_count(field.data_type()),
+        DataType::Struct(fields) => fields
+            .iter()
+            .map(|field| leaf_count(field.data_type()))
+            .sum(),
+        _ => 1,
     }
 }
 

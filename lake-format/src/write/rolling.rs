@@ -79,19 +79,17 @@ impl OpenFile {
         self.file_bytes
     }
 
-    /// Encodes a batch, and uploads the row group if it is full.
+    /// Encodes batches, and uploads the row group if it is full.
     pub(super) async fn write(
         &mut self,
-        batch: RecordBatch,
+        batches: Vec<RecordBatch>,
         row_group_bytes: usize,
         context: &FileContext,
     ) -> Result<()> {
         let path = self.path.clone();
         let output = self
             .compute(move |work| {
-                work.stats.update(&batch)?;
-                let wrote = work.encoder.write(&batch);
-                wrote.map_err(|source| parquet_error(&path, source))?;
+                work.write(&batches, &path)?;
                 if work.encoder.open_bytes() < row_group_bytes {
                     return Ok(None);
                 }
@@ -111,12 +109,18 @@ impl OpenFile {
         self.upload(output, context).await
     }
 
-    /// Ends the file. The sequence numbers and the creation time are left to the caller. After an
-    /// error it is still to be aborted.
-    pub(super) async fn finish(&mut self, context: &FileContext) -> Result<DataFileMeta> {
+    /// Encodes the last rows, if any are left, and ends the file: at one go, so that not more
+    /// encoders than permits hold memory for small files. The sequence numbers and the creation time
+    /// are left to the caller. After an error it is still to be aborted.
+    pub(super) async fn finish(
+        &mut self,
+        rest: Vec<RecordBatch>,
+        context: &FileContext,
+    ) -> Result<DataFileMeta> {
         let path = self.path.clone();
-        let work = self.work.take().ok_or_else(|| broken(&path))?;
+        let mut work = self.work.take().ok_or_else(|| broken(&path))?;
         let finish = move || {
+            work.write(&rest, &path)?;
             let row_count = work.encoder.row_count();
             let (rest, size) = work
                 .encoder
@@ -193,6 +197,15 @@ impl OpenFile {
 }
 
 impl Work {
+    fn write(&mut self, batches: &[RecordBatch], path: &Path) -> Result<()> {
+        for batch in batches {
+            self.stats.update(batch)?;
+            let wrote = self.encoder.write(batch);
+            wrote.map_err(|source| parquet_error(path, source))?;
+        }
+        Ok(())
+    }
+
     fn end_row_group(&mut self, path: &Path) -> Result<Bytes> {
         self.encoder
             .close_row_group()

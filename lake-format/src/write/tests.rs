@@ -200,6 +200,33 @@ async fn a_large_file_is_uploaded_by_row_groups_and_memory_is_freed() {
 }
 
 #[tokio::test]
+async fn a_writer_of_few_rows_holds_the_rows_and_no_encoder() {
+    let fixture = Fixture::new(&[("a", "BIGINT"), ("b", "STRING")]);
+    let mut writer = fixture.writer();
+    let texts = |range: std::ops::Range<i64>| -> ArrayRef {
+        Arc::new(StringArray::from_iter_values(range.map(|i| i.to_string())))
+    };
+    // A slice of a large batch counts, and holds, as its own rows only.
+    let large = fixture.batch(vec![ints(0..100_000), texts(0..100_000)]);
+    for start in [0, 40] {
+        writer.write(large.slice(start, 40)).await.unwrap();
+    }
+    let kept: usize = writer
+        .early
+        .batches
+        .iter()
+        .map(RecordBatch::get_array_memory_size)
+        .sum();
+    assert!(kept < 8000, "{kept} bytes are held");
+    assert!(writer.memory_bytes() < 4000, "{}", writer.memory_bytes());
+    assert_eq!(writer.row_count(), 80);
+    assert!(fixture.files().await.is_empty());
+    let files = writer.finish().await.unwrap().new_files;
+    assert_eq!((files.len(), files[0].row_count), (1, 80));
+    assert_eq!(fixture.read("data-u-0.parquet").await, large.slice(0, 80));
+}
+
+#[tokio::test]
 async fn abort_deletes_finished_and_open_files() {
     let mut fixture = Fixture::new(&[("a", "BIGINT")]);
     fixture.options.target_file_size = 1;
@@ -519,4 +546,21 @@ async fn an_upload_that_was_cancelled_is_aborted() {
     let calls = store.take_calls();
     let count = |verb: &str| calls.iter().filter(|call| call.starts_with(verb)).count();
     assert_eq!((count("begin"), count("abort")), (1, 1), "{calls:?}");
+}
+
+/// Statistics leave NaN out, and readers that have it above all numbers would lose it by them.
+#[tokio::test]
+async fn a_chunk_with_a_nan_has_no_statistics() {
+    let fixture = Fixture::new(&[("a", "DOUBLE"), ("b", "FLOAT"), ("c", "BIGINT")]);
+    let doubles = arrow::array::Float64Array::from(vec![1.0, f64::NAN]);
+    let floats = arrow::array::Float32Array::from(vec![1.0, 2.0]);
+    let batch = fixture.batch(vec![Arc::new(doubles), Arc::new(floats), ints(0..2)]);
+    let mut writer = fixture.writer();
+    writer.write(batch).await.unwrap();
+    writer.finish().await.unwrap();
+    let bytes = fixture.bytes("data-u-0.parquet").await;
+    let metadata = SerializedFileReader::new(bytes).unwrap().metadata().clone();
+    let columns = metadata.row_group(0).columns();
+    let known: Vec<bool> = columns.iter().map(|c| c.statistics().is_some()).collect();
+    assert_eq!(known, [false, true, true]);
 }

@@ -7,6 +7,7 @@
 pub mod admin;
 pub mod assigner;
 pub mod connection;
+pub mod dial;
 mod error;
 pub mod metadata;
 pub mod offsets;
@@ -24,6 +25,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 pub use connection::ServerRole;
+pub use dial::Dial;
 pub use error::Error;
 
 use crate::frame;
@@ -54,6 +56,8 @@ pub struct ClientConfig {
     pub max_frame_bytes: usize,
     /// Most requests without an answer on one connection. 128.
     pub max_in_flight: usize,
+    /// How servers are reached. TCP.
+    pub dial: Arc<dyn Dial>,
 }
 
 impl ClientConfig {
@@ -68,6 +72,7 @@ impl ClientConfig {
             first_backoff: Duration::from_millis(100),
             max_frame_bytes: frame::DEFAULT_MAX_FRAME_BYTES,
             max_in_flight: 128,
+            dial: Arc::new(dial::Tcp),
         }
     }
 }

@@ -15,34 +15,35 @@ macro_rules! error_codes {
     ($($variant:ident = $code:literal, $name:literal, $retry:ident;)*) => {
         /// An error code on the wire.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(i32)]
         pub enum ErrorCode {
-            $(#[doc = $name] $variant = $code,)*
+            $(#[doc = $name] $variant,)*
+            /// A number that this release does not know, from a newer server; final for the caller.
+            Unknown(i32),
         }
 
         impl ErrorCode {
-            /// All codes, in numerical order.
+            /// All known codes, in numerical order.
             pub const ALL: &'static [ErrorCode] = &[$(ErrorCode::$variant,)*];
 
-            /// The code with this number; a number we do not know reads as `UnknownServerError`,
-            /// as in the reference client.
+            /// The code with this number. Numbers that we do not know are kept, so that an error of a
+            /// newer server can be looked up.
             pub fn from_code(code: i32) -> Self {
-                match code { $($code => ErrorCode::$variant,)* _ => ErrorCode::UnknownServerError }
+                match code { $($code => ErrorCode::$variant,)* unknown => ErrorCode::Unknown(unknown) }
             }
 
             /// The number on the wire.
             pub fn code(self) -> i32 {
-                match self { $(ErrorCode::$variant => $code,)* }
+                match self { $(ErrorCode::$variant => $code,)* ErrorCode::Unknown(code) => code }
             }
 
             /// The protocol's own name.
             pub fn name(self) -> &'static str {
-                match self { $(ErrorCode::$variant => $name,)* }
+                match self { $(ErrorCode::$variant => $name,)* ErrorCode::Unknown(_) => "UNKNOWN_CODE" }
             }
 
             /// What the caller may do next.
             pub fn retry(self) -> Retry {
-                match self { $(ErrorCode::$variant => Retry::$retry,)* }
+                match self { $(ErrorCode::$variant => Retry::$retry,)* ErrorCode::Unknown(_) => Retry::Never }
             }
 
             /// Whether the same request may succeed later.
@@ -175,11 +176,12 @@ mod tests {
     }
 
     #[test]
-    fn a_number_gives_its_code_and_an_unknown_one_the_unknown_error() {
+    fn a_number_gives_its_code_and_an_unknown_one_is_kept() {
         for code in ErrorCode::ALL {
             assert_eq!(ErrorCode::from_code(code.code()), *code);
         }
-        assert_eq!(ErrorCode::from_code(75), ErrorCode::UnknownServerError);
+        assert_eq!(ErrorCode::from_code(9999), ErrorCode::Unknown(9999));
+        assert_eq!(ErrorCode::Unknown(9999).to_string(), "UNKNOWN_CODE (9999)");
         assert_eq!(
             ErrorCode::PartitionNotExists.to_string(),
             "PARTITION_NOT_EXISTS (36)"

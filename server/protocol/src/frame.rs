@@ -100,7 +100,7 @@ pub enum Answer {
     Error {
         /// The request.
         request_id: i32,
-        /// The meaning; unknown numbers read as `UnknownServerError`.
+        /// The meaning; a number that we do not know is kept.
         code: ErrorCode,
         /// The server's words, maybe empty.
         message: String,

@@ -248,14 +248,14 @@ async fn lake_snapshot(
     request: GetLakeSnapshotRequest,
 ) -> Result<GetLakeSnapshotResponse, Error> {
     let which = match (request.snapshot_id, request.readable) {
-        (Some(_), Some(_)) => {
+        (Some(_), Some(true)) => {
             let reason = "it names a snapshot and asks for a readable one".to_owned();
             return Err(Error::BadRequest {
                 api: ApiKey::GetLakeSnapshot,
                 reason,
             });
         }
-        (Some(id), None) => Which::Id(id),
+        (Some(id), _) => Which::Id(id),
         (None, Some(true)) => Which::Readable,
         (None, _) => Which::Latest,
     };

@@ -86,7 +86,10 @@ fn answer_of(request: &FetchLogRequest, fetched: Vec<Result<Fetched, Error>>) ->
                 match result {
                     Ok(read) => {
                         entry.high_watermark = Some(read.high_watermark.0);
-                        entry.records = (!read.records.is_empty()).then_some(read.records);
+                        // Java clients fail on an entry without the field, silently, and with it they lose
+                        // the rows of all other buckets in the answer.
+                        entry.records = Some(read.records);
+                        entry.log_start_offset = Some(read.start.0);
                     }
                     Err(error) => {
                         (entry.error_code, entry.error_message) = Failure::from(error).fields();

@@ -80,6 +80,8 @@ fn table_metadata(service: &Service, table: &Table) -> PbTableMetadata {
     } else {
         buckets(service, table.table_id, None, table.bucket_count)
     };
+    let mut descriptor = table.descriptor.clone();
+    service.reads.add_lake_options(&mut descriptor);
     PbTableMetadata {
         table_path: PbTablePath {
             database_name: table.path.database.clone(),
@@ -87,7 +89,7 @@ fn table_metadata(service: &Service, table: &Table) -> PbTableMetadata {
         },
         table_id: table.table_id.0,
         schema_id: table.schema_id.0,
-        table_json: table.descriptor.to_json().into(),
+        table_json: descriptor.to_json().into(),
         bucket_metadata,
         created_time: table.created_ms,
         modified_time: table.modified_ms,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{OwnedMutexGuard, watch};
 use weir_catalog::catalog::{Partition, Table};
-use weir_protocol::ids::{PartitionId, PhysicalTablePath, TableId};
+use weir_protocol::ids::{PartitionId, PhysicalTablePath, TableId, TablePath};
 
 use super::leaders::{Activation, GroupKey};
 use super::{Coordinator, Group};
@@ -22,6 +22,9 @@ const ACTIVATION_WAIT: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_millis(500);
 /// The longest wait between two attempts.
 const LAST_RETRY: Duration = Duration::from_secs(30);
+
+/// How often what an uncertain creation may have made is looked for: for about a minute and a half.
+const LOOKS: u32 = 8;
 
 /// A table, or a partition of one, that is to be served.
 #[derive(Clone, Debug)]
@@ -114,6 +117,59 @@ impl Coordinator {
         {
             tracing::warn!(table = %path, "leaders are not ready yet");
         }
+    }
+
+    /// Serves what a creation may have made that failed without anybody knowing whether: who asked for it
+    /// may never ask again.
+    pub(super) fn look_after(
+        self: &Arc<Self>,
+        path: &TablePath,
+        partition: Option<String>,
+        error: &Error,
+    ) {
+        use weir_catalog::Error as Catalog;
+        let is_unknown = matches!(
+            error,
+            Error::Catalog(Catalog::OutcomeUnknown { .. } | Catalog::Store { .. })
+        );
+        if !is_unknown {
+            return;
+        }
+        let (coordinator, path) = (Arc::clone(self), path.clone());
+        self.parts.shutdown.spawn(async move {
+            let mut wait = FIRST_RETRY;
+            for _ in 0..LOOKS {
+                match coordinator.made(&path, partition.as_deref()).await {
+                    Ok(Some(wanted)) => {
+                        let (table, id) = (&wanted.table, wanted.key().1);
+                        if !coordinator.is_brought(table, id) {
+                            coordinator.bring(wanted);
+                        }
+                        return;
+                    }
+                    Err(error) if is_final(&error) => return,
+                    // It may still be on its way.
+                    Ok(None) | Err(_) => {}
+                }
+                tokio::select! {
+                    () = coordinator.parts.shutdown.begun() => return,
+                    () = tokio::time::sleep(wait) => wait = (wait * 2).min(LAST_RETRY),
+                }
+            }
+        });
+    }
+
+    /// A table, or a partition of one, if it is there.
+    async fn made(&self, path: &TablePath, name: Option<&str>) -> Result<Option<Wanted>, Error> {
+        let catalog = &self.parts.catalog;
+        let Some(table) = catalog.find_table(path).await? else {
+            return Ok(None);
+        };
+        let Some(name) = name else {
+            return Ok(Some(Wanted::table(table, 0)));
+        };
+        let found = catalog.find_partition(path, name).await?;
+        Ok(found.map(|partition| Wanted::partition(table, partition)))
     }
 
     /// Whether a table, or one of its partitions, is served, or was at least begun with.

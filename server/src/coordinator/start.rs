@@ -14,11 +14,18 @@ use weir_protocol::ids::{PartitionId, TableId, TablePath};
 use super::Coordinator;
 use super::activation::{Wanted, is_of_one_table};
 use crate::error::Error;
+use crate::log::Disk;
 
 /// How many tables and partitions are activated at the same time.
 const PARALLEL_ACTIVATIONS: usize = 16;
 /// How old a lake table counts at a start: it is looked at at once.
 const LONG_AGO_MS: i64 = -(1 << 50);
+
+/// Where the logs of all tablet servers are.
+pub(crate) struct LogFolders {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dirs: Vec<PathBuf>,
+}
 
 /// All tables with their partitions, as read once.
 #[derive(Default)]
@@ -51,7 +58,7 @@ impl Coordinator {
     /// Those of the catalog: what exists could not be read.
     pub(crate) async fn bring_up(
         self: &Arc<Self>,
-        log_dirs: Vec<PathBuf>,
+        logs: LogFolders,
         limit: Duration,
     ) -> Result<(), Error> {
         let all = self.read_everything().await?;
@@ -60,7 +67,7 @@ impl Coordinator {
         } else {
             self.finish_drops(&all).await?;
             let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
-            tokio::task::spawn_blocking(move || gone.remove_from(&log_dirs)).await?;
+            tokio::task::spawn_blocking(move || gone.remove_from(&logs)).await?;
         }
         let wanted = all.wanted();
         let coordinator = Arc::clone(self);
@@ -161,22 +168,23 @@ impl Gone {
 
     /// Removes folders of dropped tables and partitions. One that the metadata never knew is kept:
     /// it may be the metadata that is lost. Blocks.
-    fn remove_from(&self, log_dirs: &[PathBuf]) {
-        for log_dir in log_dirs {
-            for (table, dir) in numbered(log_dir, "table-") {
+    fn remove_from(&self, logs: &LogFolders) {
+        let disk = &*logs.disk;
+        for log_dir in &logs.dirs {
+            for (table, dir) in numbered(disk, log_dir, "table-") {
                 if self.tables.contains(&TableId(table)) {
-                    self.remove_partitions(&dir);
+                    self.remove_partitions(disk, &dir);
                 } else {
-                    remove_if_known(&dir, table, self.next_table);
+                    remove_if_known(disk, &dir, table, self.next_table);
                 }
             }
         }
     }
 
-    fn remove_partitions(&self, table_dir: &Path) {
-        for (partition, dir) in numbered(table_dir, "partition-") {
+    fn remove_partitions(&self, disk: &dyn Disk, table_dir: &Path) {
+        for (partition, dir) in numbered(disk, table_dir, "partition-") {
             if !self.partitions.contains(&PartitionId(partition)) {
-                remove_if_known(&dir, partition, self.next_partition);
+                remove_if_known(disk, &dir, partition, self.next_partition);
             }
         }
     }
@@ -203,22 +211,22 @@ pub(super) async fn next_id(store: &dyn MetadataStore, counter: &Key) -> Result<
     Ok(u64::from_be_bytes(bytes))
 }
 
-fn remove_if_known(dir: &Path, id: i64, next_id: u64) {
+fn remove_if_known(disk: &dyn Disk, dir: &Path, id: i64, next_id: u64) {
     if u64::try_from(id).is_ok_and(|id| id >= next_id) {
         tracing::error!(folder = %dir.display(),
             "a log belongs to nothing the metadata ever knew: it is kept, look into it");
         return;
     }
-    match std::fs::remove_dir_all(dir) {
+    match disk.remove_dir_all(dir) {
         Ok(()) => tracing::info!(folder = %dir.display(), "log of something dropped removed"),
         Err(error) => tracing::warn!(folder = %dir.display(), %error, "dropped log stays"),
     }
 }
 
 /// The folders in `parent` named by `prefix` and a number. One that cannot be read has none.
-fn numbered(parent: &Path, prefix: &str) -> Vec<(i64, PathBuf)> {
-    let entries = match std::fs::read_dir(parent) {
-        Ok(entries) => entries,
+fn numbered(disk: &dyn Disk, parent: &Path, prefix: &str) -> Vec<(i64, PathBuf)> {
+    let names = match disk.list(parent) {
+        Ok(names) => names,
         Err(error) => {
             if error.kind() != std::io::ErrorKind::NotFound {
                 tracing::warn!(folder = %parent.display(), %error, "cannot look for old logs");
@@ -226,17 +234,17 @@ fn numbered(parent: &Path, prefix: &str) -> Vec<(i64, PathBuf)> {
             return Vec::new();
         }
     };
-    let named = |entry: std::fs::DirEntry| {
-        let name = entry.file_name();
-        let id = name.to_str()?.strip_prefix(prefix)?.parse().ok()?;
-        Some((id, entry.path()))
+    let named = |name: String| {
+        let id = name.strip_prefix(prefix)?.parse().ok()?;
+        Some((id, parent.join(&name)))
     };
-    entries.flatten().filter_map(named).collect()
+    names.into_iter().filter_map(named).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::FileSystem;
 
     #[test]
     fn only_logs_of_what_was_known_and_is_gone_are_removed() {
@@ -259,7 +267,10 @@ mod tests {
             next_table: 5,
             next_partition: 5,
         };
-        gone.remove_from(&[dir.path().to_owned()]);
+        gone.remove_from(&LogFolders {
+            disk: Arc::new(FileSystem),
+            dirs: vec![dir.path().to_owned()],
+        });
         let exists = |path: &str| dir.path().join(path).exists();
         assert!(exists("table-1/bucket-0") && exists("other"));
         assert!(!exists("table-2"), "it was dropped");

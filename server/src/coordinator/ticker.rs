@@ -1,6 +1,6 @@
 //! What happens by the clock: partitions of auto-partitioned tables, old offsets files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,15 +49,20 @@ impl Coordinator {
     }
 
     async fn auto_partition_all(self: &Arc<Self>) -> Result<(), Error> {
+        let mut tables = BTreeSet::new();
         for database in self.parts.reads.list_databases().await? {
             for name in self.parts.reads.list_tables(&database).await? {
                 let path = TablePath::new(database.clone(), name);
                 match self.parts.reads.table(&path).await {
-                    Ok(table) => self.auto_partition(&table).await,
+                    Ok(table) => {
+                        tables.insert(table.table_id);
+                        self.auto_partition(&table).await;
+                    }
                     Err(error) => tracing::debug!(table = %path, %error, "a table was left out"),
                 }
             }
         }
+        self.parts.metrics.held.keep(&tables);
         Ok(())
     }
 
@@ -101,6 +106,14 @@ impl Coordinator {
             });
         }
         let plan = auto_partition::plan(now_ms, &rule, keys.len(), &known);
+        let waits = |one: &&KnownPartition| {
+            let is_old = oldest_kept
+                .as_ref()
+                .is_some_and(|oldest| one.time < *oldest);
+            is_old && !one.progress.is_complete()
+        };
+        let waiting = known.iter().filter(waits).map(|one| one.id).collect();
+        self.parts.metrics.held.set_waiting(table.table_id, waiting);
         if plan.waiting > 0 {
             tracing::info!(table = %table.path, count = plan.waiting,
                 "partitions past retention stay until their rows are in the lake");

@@ -29,8 +29,12 @@ pub trait Disk: Debug + Send + Sync + 'static {
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     /// Removes a file.
     fn remove(&self, path: &Path) -> io::Result<()>;
+    /// Removes an empty folder; fails if something is in it.
+    fn remove_dir(&self, path: &Path) -> io::Result<()>;
     /// Removes a folder with all in it.
     fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+    /// Bytes that are free for ordinary users on the disk of a folder.
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64>;
     /// Makes the names in a folder durable.
     fn sync_dir(&self, dir: &Path) -> io::Result<()>;
 }
@@ -97,8 +101,17 @@ impl Disk for FileSystem {
         fs::remove_file(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        fs::remove_dir(path)
+    }
+
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         fs::remove_dir_all(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(dir)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -131,12 +144,21 @@ impl DiskFile for RealFile {
     }
 }
 
-/// Makes a folder and those above it that are missing, each durable in its parent.
+/// Makes a folder and those above it that are missing, each durable in its parent. So is, afterwards,
+/// the lowest one that was there: who made it may have died before it synced the parent.
 pub(crate) fn create_dirs(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
     let mut missing = Vec::new();
     let mut at = Some(dir);
     while let Some(path) = at {
-        if path.as_os_str().is_empty() || disk.exists(path)? {
+        if path.as_os_str().is_empty() {
+            break;
+        }
+        if disk.exists(path)? {
+            match sync_parent(disk, path) {
+                // Someone else's folder, in which a process of ours makes none.
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                synced => synced?,
+            }
             break;
         }
         missing.push(path);
@@ -147,13 +169,17 @@ pub(crate) fn create_dirs(disk: &dyn Disk, dir: &Path) -> io::Result<()> {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
             _ => {}
         }
-        match path.parent() {
-            Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new("."))?,
-            Some(parent) => disk.sync_dir(parent)?,
-            None => {}
-        }
+        sync_parent(disk, path)?;
     }
     Ok(())
+}
+
+fn sync_parent(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    match path.parent() {
+        Some(parent) if parent.as_os_str().is_empty() => disk.sync_dir(Path::new(".")),
+        Some(parent) => disk.sync_dir(parent),
+        None => Ok(()),
+    }
 }
 
 /// Writes a whole file under another name, syncs it and gives it its name. The name is durable after

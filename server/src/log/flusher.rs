@@ -1,4 +1,5 @@
-//! Group commit: a few threads sync the logs of a tablet, each log at most once at a time.
+//! Group commit: a few threads sync the logs of a tablet, each log at most once at a time; or the
+//! blocking threads of a runtime do, when its timers say.
 //!
 //! An append asks for a flush of its log and goes on; whoever must know waits on the log's flushed
 //! end. While a log is waiting for its turn, further appends to it change nothing: they share the
@@ -11,6 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+use tokio::runtime::Handle;
 
 use super::Log;
 use super::config::FlushPolicy;
@@ -27,7 +29,14 @@ pub struct Flusher {
 #[derive(Clone, Debug)]
 pub struct FlushHandle {
     policy: FlushPolicy,
-    shared: Arc<Shared>,
+    by: By,
+}
+
+/// Who flushes.
+#[derive(Clone, Debug)]
+enum By {
+    Threads(Arc<Shared>),
+    Runtime(Handle),
 }
 
 #[derive(Debug, Default)]
@@ -49,22 +58,32 @@ impl Flusher {
     /// # Errors
     /// If the system gives no thread.
     pub fn start(policy: FlushPolicy, threads: usize) -> std::io::Result<Self> {
-        let handle = FlushHandle {
-            policy,
-            shared: Arc::default(),
-        };
+        let queue: Arc<Shared> = Arc::default();
         let mut flusher = Self {
-            handle: handle.clone(),
+            handle: FlushHandle {
+                policy,
+                by: By::Threads(Arc::clone(&queue)),
+            },
             threads: Vec::new(),
         };
         for number in 0..threads.max(1) {
-            let shared = Arc::clone(&handle.shared);
+            let shared = Arc::clone(&queue);
             let thread = std::thread::Builder::new()
                 .name(format!("log-flush-{number}"))
                 .spawn(move || shared.run())?;
             flusher.threads.push(thread);
         }
         Ok(flusher)
+    }
+
+    /// Flushes on the blocking threads of `runtime`; intervals go by its clock. Dropped, it leaves
+    /// what is queued to the runtime.
+    pub fn on_runtime(policy: FlushPolicy, runtime: Handle) -> Self {
+        let by = By::Runtime(runtime);
+        Self {
+            handle: FlushHandle { policy, by },
+            threads: Vec::new(),
+        }
     }
 
     /// What logs are opened with.
@@ -75,8 +94,10 @@ impl Flusher {
 
 impl Drop for Flusher {
     fn drop(&mut self) {
-        self.handle.shared.queue.lock().stopping = true;
-        self.handle.shared.changed.notify_all();
+        if let By::Threads(shared) = &self.handle.by {
+            shared.queue.lock().stopping = true;
+            shared.changed.notify_all();
+        }
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {
                 tracing::error!("a log flush thread panicked");
@@ -86,7 +107,7 @@ impl Drop for Flusher {
 }
 
 impl FlushHandle {
-    /// The policy that the threads follow.
+    /// The policy that is followed.
     pub fn policy(&self) -> FlushPolicy {
         self.policy
     }
@@ -99,30 +120,43 @@ impl FlushHandle {
             // Asked for only when a segment is full, which is to get its index and be closed.
             FlushPolicy::Os => Duration::ZERO,
         };
-        let due = Instant::now() + delay;
-        self.shared
-            .queue
-            .lock()
-            .waiting
-            .push_back((due, Arc::clone(log)));
-        self.shared.changed.notify_one();
+        let log = Arc::clone(log);
+        match &self.by {
+            By::Threads(shared) => shared.push(Instant::now() + delay, log),
+            By::Runtime(runtime) => {
+                runtime.spawn(async move {
+                    tokio::time::sleep(delay).await;
+                    // It catches what panics, and says so.
+                    let _ended = tokio::task::spawn_blocking(move || flush(&log)).await;
+                });
+            }
+        }
+    }
+}
+
+fn flush(log: &Log) {
+    log.clear_flush_request();
+    let flush = AssertUnwindSafe(|| log.flush());
+    let Ok(flushed) = std::panic::catch_unwind(flush) else {
+        log.give_up("a flush hit a broken invariant");
+        return;
+    };
+    match flushed {
+        // A log that failed said so itself, once.
+        Ok(_) | Err(Error::Closed { .. } | Error::Failed { .. }) => {}
+        Err(error) => tracing::error!(bucket = %log.bucket(), %error, "flush failed"),
     }
 }
 
 impl Shared {
+    fn push(&self, due: Instant, log: Arc<Log>) {
+        self.queue.lock().waiting.push_back((due, log));
+        self.changed.notify_one();
+    }
+
     fn run(&self) {
         while let Some(log) = self.next() {
-            log.clear_flush_request();
-            let flush = AssertUnwindSafe(|| log.flush());
-            let Ok(flushed) = std::panic::catch_unwind(flush) else {
-                log.give_up("a flush hit a broken invariant");
-                continue;
-            };
-            match flushed {
-                // A log that failed said so itself, once.
-                Ok(_) | Err(Error::Closed { .. } | Error::Failed { .. }) => {}
-                Err(error) => tracing::error!(bucket = %log.bucket(), %error, "flush failed"),
-            }
+            flush(&log);
         }
     }
 

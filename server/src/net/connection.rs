@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt;
-use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::net::TcpStream;
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -36,13 +34,15 @@ const DEFAULT_LOGIN_DEADLINE: Duration = Duration::from_secs(10);
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 
 /// Serves a connection to its end. Requests that are running then still finish, except waits.
-pub(super) async fn run(
-    stream: TcpStream,
+pub(super) async fn run<R, W>(
+    (read, write): (R, W),
     peer: SocketAddr,
     (service, activity): (Arc<Service>, &Arc<Activity>),
     shared: &Arc<Shared>,
-) {
-    let (read, write) = stream.into_split();
+) where
+    R: AsyncRead + Send + Sync + Unpin,
+    W: AsyncWrite + Send + Unpin + 'static,
+{
     let in_flight = shared.limits.in_flight_per_connection;
     let (answers, outgoing) = mpsc::channel(in_flight);
     let closed = CancellationToken::new();
@@ -90,8 +90,8 @@ enum Closed {
     Io(#[from] std::io::Error),
 }
 
-struct Reader<'a> {
-    stream: BufReader<OwnedReadHalf>,
+struct Reader<'a, R> {
+    stream: BufReader<R>,
     shared: &'a Arc<Shared>,
     service: Arc<Service>,
     login: Login<'a>,
@@ -109,7 +109,7 @@ struct Held {
     _running: Running,
 }
 
-impl Reader<'_> {
+impl<R: AsyncRead + Send + Sync + Unpin> Reader<'_, R> {
     async fn serve(mut self) -> Result<(), Closed> {
         let (shutdown, closed) = (self.shared.shutdown.clone(), self.closed.clone());
         let activity = Arc::clone(self.activity);
@@ -374,7 +374,7 @@ fn panicked(api: ApiKey, request_id: i32) -> Bytes {
 
 /// Sends answers in the order they are done until nobody can send more.
 async fn write_answers(
-    mut stream: OwnedWriteHalf,
+    mut stream: impl AsyncWrite + Unpin,
     mut outgoing: mpsc::Receiver<Outgoing>,
     closed: CancellationToken,
 ) {

@@ -110,6 +110,28 @@ mod tests {
     }
 
     #[test]
+    fn fc_087_a_password_of_special_characters_and_a_user_with_a_dot_log_in() {
+        let password = r#"pa$$w"or\d!@#%&,:;"#;
+        let file = toml::to_string(&BTreeMap::from([(
+            "users",
+            BTreeMap::from([("team.writer", password)]),
+        )]));
+        let config: SaslConfig = toml::from_str(&file.unwrap()).unwrap();
+        let mut login = Login::new(Some(&config));
+        for wrong in ["pa$$w", "pa$$w\"or\\d!@#%&,:", &password.replace('$', "")] {
+            let refused = login.attempt(&request("PLAIN", "team.writer", wrong));
+            let refused = format!("{:?}", refused.unwrap_err());
+            assert!(!refused.contains("or\\d"), "{refused}");
+        }
+        assert!(
+            login
+                .attempt(&request("PLAIN", "team.writer", password))
+                .is_ok()
+        );
+        assert!(!login.is_pending());
+    }
+
+    #[test]
     fn an_open_listener_accepts_only_the_plaintext_protocol() {
         let mut login = Login::new(None);
         let empty = |protocol: &str| AuthenticateRequest {

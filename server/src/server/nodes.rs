@@ -24,7 +24,9 @@ const LISTENER: &str = "FLUSS";
 /// Bound sockets, nobody served yet.
 pub(super) struct Listeners {
     host: String,
-    pub(super) coordinator: TcpListener,
+    /// None of an embedded server.
+    pub(super) coordinator: Option<TcpListener>,
+    /// As many as there are tablet servers, or none.
     pub(super) tablets: Vec<TcpListener>,
     port: u16,
     tablet_ports: Vec<u16>,
@@ -89,8 +91,28 @@ impl Listeners {
         let (host, port) = (config.advertised_host(&host), port_of(&coordinator)?);
         Ok(Self {
             host,
-            coordinator,
+            coordinator: Some(coordinator),
             tablets,
+            port,
+            tablet_ports,
+        })
+    }
+
+    /// The addresses that [`Self::bind`] would take, without a socket: those who reach the servers by
+    /// other ways are told these.
+    pub(super) fn unbound(config: &ServerConfig) -> Result<Self, Error> {
+        let mistake = |mistake| Error::Config {
+            mistakes: vec![mistake],
+        };
+        let (host, port) = config.listen_address().map_err(mistake)?;
+        let number = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
+        let tablet_ports = (1..=config.tablets)
+            .map(|tablet| port.saturating_add(number(tablet)))
+            .collect();
+        Ok(Self {
+            host: config.advertised_host(&host),
+            coordinator: None,
+            tablets: Vec::new(),
             port,
             tablet_ports,
         })
@@ -124,6 +146,11 @@ fn port_of(listener: &TcpListener) -> Result<u16, Error> {
 }
 
 impl Nodes {
+    /// The coordinator, then the tablet servers.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Node> {
+        std::iter::once(&self.coordinator).chain(&self.tablets)
+    }
+
     pub(super) fn servers(&self) -> Vec<ServerId> {
         self.tablets.iter().map(|node| ServerId(node.id)).collect()
     }

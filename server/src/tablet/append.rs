@@ -72,7 +72,10 @@ impl TabletServer {
         let replica = self.leader_for(append.bucket, append.routing_bucket_count)?;
         let bytes = u64::try_from(append.records.len()).unwrap_or(0);
         let now_ms = self.parts.clock.now_ms();
-        let appended = replica.append(append.records, now_ms);
+        let appended = match self.room.take(bytes) {
+            Ok(()) => replica.append(append.records, now_ms),
+            Err(full) => Err(full.into()),
+        };
         if let Err(Error::Log(error)) = &appended
             && error.is_of_disk()
         {

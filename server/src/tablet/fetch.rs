@@ -53,6 +53,8 @@ pub(crate) struct FetchRequest {
 pub(crate) struct Fetched {
     /// Whole batches; the first contains the offset asked for.
     pub(crate) records: Bytes,
+    /// The first offset that is held.
+    pub(crate) start: LogOffset,
     pub(crate) high_watermark: LogOffset,
 }
 
@@ -225,6 +227,7 @@ impl TabletServer {
         }
         Ok(Position {
             replica,
+            start,
             from,
             high_watermark,
         })
@@ -238,12 +241,14 @@ impl TabletServer {
     ) -> Result<ReadOne, Error> {
         let Position {
             replica,
+            start,
             from,
             high_watermark,
         } = self.position(asked)?;
         let mut one = ReadOne {
             fetched: Fetched {
                 records: Bytes::new(),
+                start,
                 high_watermark,
             },
             read_bytes: 0,
@@ -310,6 +315,7 @@ struct ReadOne {
 
 struct Position {
     replica: Arc<Replica>,
+    start: LogOffset,
     from: LogOffset,
     high_watermark: LogOffset,
 }
@@ -393,15 +399,20 @@ fn project(
         let batch = LogBatch::parse(&mut rest).map_err(broken)?;
         let id = batch.header.schema_id;
         let latest = replica.table.latest_schema();
-        let schema = schemas.get(&(table, id)).ok_or(Error::UnknownSchema {
-            bucket,
-            schema: id.0,
-            latest,
-        })?;
-        let one = arrow::project(&batch, schema, &chosen).map_err(|error| match error {
-            weir_protocol::Error::Projection { .. } => refuse(error.to_string()),
-            other => broken(other),
-        })?;
+        let schema = |id: SchemaId| {
+            schemas.get(&(table, id)).ok_or(Error::UnknownSchema {
+                bucket,
+                schema: id.0,
+                latest,
+            })
+        };
+        // Columns count as in the newest schema, whichever the batch was written under.
+        let (written, newest) = (schema(id)?, schema(latest)?);
+        let one =
+            arrow::project(&batch, written, newest, &chosen).map_err(|error| match error {
+                weir_protocol::Error::Projection { .. } => refuse(error.to_string()),
+                other => broken(other),
+            })?;
         projected.extend_from_slice(&one);
     }
     Ok(projected.freeze())

@@ -1,11 +1,13 @@
 //! Old rows go: by age and size, but never a row that the lake still needs.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weir_protocol::ids::LogOffset;
+use weir_protocol::ids::{LogOffset, TableId};
 
 use super::{Replica, TabletServer};
+use crate::held::Held;
 use crate::log::SegmentInfo;
 
 impl TabletServer {
@@ -32,8 +34,11 @@ impl TabletServer {
     /// Removes what is too old or too much. Blocks.
     pub(crate) fn expire(&self) {
         let now_ms = self.parts.clock.now_ms();
+        let mut held = BTreeMap::new();
         for replica in self.leaders() {
-            let Some(offset) = self.expired_below(&replica, now_ms) else {
+            let wanted = self.wanted_below(&replica, now_ms);
+            self.note_held(&replica, wanted, &mut held);
+            let Some(offset) = wanted.and_then(|wanted| expired_below(&replica, wanted)) else {
                 continue;
             };
             let before = replica.log().size_bytes();
@@ -50,10 +55,39 @@ impl TabletServer {
                 }
             }
         }
+        self.parts.metrics.held.looked(self.parts.id, held, now_ms);
     }
 
-    /// Where the rows begin that must stay; `None` if all must.
-    fn expired_below(&self, replica: &Replica, now_ms: i64) -> Option<LogOffset> {
+    /// Notes down what would go but for the lake.
+    fn note_held(
+        &self,
+        replica: &Replica,
+        wanted: Option<LogOffset>,
+        held: &mut BTreeMap<TableId, Held>,
+    ) {
+        if !replica.table.is_lake_enabled() {
+            return;
+        }
+        let lake_end = replica.lake_end().unwrap_or(LogOffset(0));
+        let whole = self.parts.metrics.held.is_waiting(replica.bucket);
+        let wanted = if whole {
+            Some(replica.end_offset())
+        } else {
+            wanted
+        };
+        let Some(wanted) = wanted.filter(|wanted| *wanted > lake_end) else {
+            return;
+        };
+        let stays = |s: &&SegmentInfo| s.end_offset > lake_end && s.end_offset <= wanted;
+        let segments = replica.log().segments();
+        for segment in segments.iter().filter(stays).filter(|s| s.size_bytes > 0) {
+            let of_table = held.entry(replica.bucket.table).or_default();
+            of_table.add(segment.size_bytes, segment.newest_ms);
+        }
+    }
+
+    /// Where the rows begin that are young and few enough; `None` if all are.
+    fn wanted_below(&self, replica: &Replica, now_ms: i64) -> Option<LogOffset> {
         let log = replica.log();
         let by_age = replica
             .table
@@ -61,16 +95,20 @@ impl TabletServer {
             .map(|ttl_ms| log.retention_offset(now_ms - ttl_ms));
         let limit_bytes = self.parts.log_config.retention_bytes;
         let by_size = too_much_below(&log.segments(), limit_bytes);
-        let wanted = by_age.into_iter().chain(by_size).max()?;
-        let readable = replica.high_watermark();
-        let bound = if replica.table.is_lake_enabled() {
-            replica.lake_end()?
-        } else {
-            readable
-        };
-        let offset = wanted.min(bound).min(readable);
-        (offset > replica.start_offset()).then_some(offset)
+        by_age.into_iter().chain(by_size).max()
     }
+}
+
+/// Where the rows begin that must stay, of those below `wanted`; `None` if all must.
+fn expired_below(replica: &Replica, wanted: LogOffset) -> Option<LogOffset> {
+    let readable = replica.high_watermark();
+    let bound = if replica.table.is_lake_enabled() {
+        replica.lake_end()?
+    } else {
+        readable
+    };
+    let offset = wanted.min(bound).min(readable);
+    (offset > replica.start_offset()).then_some(offset)
 }
 
 /// Where the newest segments begin that together fit `limit_bytes`; `None` if all do. The last one, which

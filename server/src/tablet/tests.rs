@@ -1,12 +1,14 @@
 //! What a tablet server has answered is there after a power cut, on a disk that forgets what was not synced.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch};
+use object_store::memory::InMemory;
+use object_store::path::Path as ObjectPath;
 use prometheus_client::registry::Registry;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -14,6 +16,7 @@ use tokio::time::Instant;
 use weir_catalog::Catalog;
 use weir_catalog::catalog::{IfExists, NewTable};
 use weir_catalog::clock::ManualClock;
+use weir_catalog::lake::PaimonCatalog;
 use weir_catalog::store::memory::MemoryStore;
 use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
 use weir_protocol::error_code::ErrorCode;
@@ -32,7 +35,7 @@ use crate::api::error::Failure;
 use crate::config::{LimitsConfig, LogConfig};
 use crate::error::Error;
 use crate::log::disk::memory::{Crash, MemoryDisk};
-use crate::log::{self, FlushPolicy, Flusher, LogOptions};
+use crate::log::{self, Disk as _, FlushPolicy, Flusher, LogOptions};
 use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reads::Reads;
@@ -47,6 +50,10 @@ struct World {
     path: TablePath,
     table: TableId,
     disk: MemoryDisk,
+    /// Bytes of a log that are enough, if that is above 0.
+    retention_bytes: u64,
+    /// Bytes of the disk that stay free.
+    min_free_bytes: u64,
 }
 
 /// One life of the server's process.
@@ -59,10 +66,20 @@ struct Life {
 
 impl World {
     async fn new() -> Self {
-        let catalog = Catalog::new(
-            Arc::new(MemoryStore::default()),
-            Arc::new(ManualClock::new(1)),
+        Self::with_properties(&[]).await
+    }
+
+    async fn with_properties(properties: &[(&str, &str)]) -> Self {
+        let clock = Arc::new(ManualClock::new(1));
+        let lake = PaimonCatalog::new(
+            Arc::new(InMemory::new()),
+            ObjectPath::from("lake"),
+            Arc::clone(&clock) as _,
         );
+        let catalog =
+            Catalog::new(Arc::new(MemoryStore::default()), clock).with_lake(Arc::new(lake));
+        let properties = properties.iter();
+        let properties = properties.map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
         let path = TablePath::new("db", "t");
         let database = DatabaseDescriptor::default();
         catalog
@@ -72,6 +89,7 @@ impl World {
         let n = Column::new("n", LogicalType::not_null(TypeKind::BigInt));
         let descriptor = TableDescriptor {
             bucket_count: Some(1),
+            properties: properties.collect(),
             ..TableDescriptor::new(Schema::new(vec![n], Vec::new()).unwrap())
         };
         let table = NewTable {
@@ -86,6 +104,8 @@ impl World {
             path,
             table,
             disk: MemoryDisk::new(),
+            retention_bytes: 0,
+            min_free_bytes: 0,
         }
     }
 
@@ -108,7 +128,11 @@ impl World {
         let server = TabletServer::new(Parts {
             id: SERVER,
             log_dir: PathBuf::from("/log"),
-            log_config: LogConfig::default(),
+            log_config: LogConfig {
+                retention_bytes: self.retention_bytes,
+                min_free_bytes: self.min_free_bytes,
+                ..LogConfig::default()
+            },
             log_options: LogOptions {
                 disk: Arc::new(self.disk.process()),
                 config,
@@ -352,6 +376,52 @@ async fn an_append_that_a_full_disk_refuses_is_counted_and_the_next_one_is_taken
     assert_eq!(life.server.parts.metrics.append_failures.get(), 3);
     world.disk.make_room();
     life.append(1, 1).await.unwrap();
+    life.end().await;
+}
+
+#[tokio::test]
+async fn fc_083_appends_end_before_the_disk_is_full_and_go_on_once_the_lake_has_old_rows() {
+    const FREE: u64 = 30_000;
+    let mut world = World::with_properties(&[("table.datalake.enabled", "true")]).await;
+    (world.retention_bytes, world.min_free_bytes) = (1, FREE);
+    let life = world.start(FlushPolicy::Always).await;
+    let metrics = &life.server.parts.metrics;
+    world.disk.run_full_after(150_000);
+    let mut written = 0;
+    let told = loop {
+        match life.try_append(1, written).await {
+            Ok(_) => written += 1,
+            Err(refused) => break Failure::from(refused),
+        }
+        // The lake has none of it: nothing may go.
+        life.server.expire();
+        assert_eq!(metrics.expired_bytes.get(), 0);
+    };
+    assert!(told.code.is_retriable(), "{told:?}");
+    assert!(
+        told.message.contains("log.min-free-bytes"),
+        "{}",
+        told.message
+    );
+    let free = world.disk.free_bytes(Path::new("/log")).unwrap();
+    assert!(
+        (FREE / 2..FREE + 1_000).contains(&free),
+        "{free} bytes are free"
+    );
+    assert_eq!(told.code, ErrorCode::DiskWriteLocked);
+    assert!(metrics.held.bytes.get() > 60_000, "it is told what is held");
+    let all = (0..written).map(|sequence| (1, sequence));
+    assert_eq!(
+        life.found().into_keys().collect::<Vec<_>>(),
+        all.collect::<Vec<_>>()
+    );
+    // The lake is back and has all but the last batch: old segments go, and there is room again.
+    let replica = life.server.leader_for(life.bucket, Some(1)).unwrap();
+    replica.raise_lake_end(LogOffset(replica.end_offset().0 - 20));
+    life.server.expire();
+    assert!(metrics.expired_bytes.get() > 60_000);
+    assert_eq!(metrics.held.bytes.get(), 0);
+    life.append(1, written).await.unwrap();
     life.end().await;
 }
 

@@ -20,7 +20,7 @@ use super::replica::{Epochs, ReplicaParts};
 use super::{Offline, Replica, Slot, TableInfo, TabletServer};
 use crate::api::error::Failure;
 use crate::error::Error;
-use crate::log::Log;
+use crate::log::{Disk, Log};
 use crate::peer::Stopped;
 
 type Acks = mpsc::Sender<NotifyLeaderAndIsrResponse>;
@@ -31,7 +31,9 @@ type Loading = Shared<BoxFuture<'static, Result<Arc<Change>, Arc<Error>>>>;
 /// What all buckets of one leader change share.
 struct Change {
     table: Arc<TableInfo>,
-    lake_ends: BTreeMap<TableBucket, LogOffset>,
+    /// How far the lake is. The file that says so may be missing or broken, and stays so until a
+    /// person acts: nothing to keep logs from being read and written for.
+    lake_ends: Result<BTreeMap<TableBucket, LogOffset>, Arc<Error>>,
 }
 
 impl TabletServer {
@@ -114,7 +116,14 @@ impl TabletServer {
         let (server, path) = (Arc::clone(self), table_path(&asked.physical_table_path));
         let load = async move {
             let table = server.table_info(id, &path).await?;
-            let lake_ends = server.parts.reads.lake_ends(&path, id).await?;
+            let lake_ends = match server.parts.reads.lake_ends(&path, id).await {
+                Err(error @ Error::Catalog(weir_catalog::Error::Corrupt { .. })) => {
+                    tracing::warn!(table = %path, %error,
+                        "how far the lake is can't be read: its logs are served all the same");
+                    Err(Arc::new(error))
+                }
+                found => Ok(found?),
+            };
             Ok(Arc::new(Change { table, lake_ends }))
         };
         load.map_err(Arc::new).boxed().shared()
@@ -164,19 +173,33 @@ impl TabletServer {
                 bucket: asked.bucket_epoch,
             },
         };
-        let lake_end = change.lake_ends.get(&bucket).copied();
+        let (lake_end, unreadable) = match &change.lake_ends {
+            Ok(ends) => (ends.get(&bucket).copied(), None),
+            Err(source) => (None, Some(Arc::clone(source))),
+        };
+        // A log that was led before and is gone would give out offsets that are in the lake.
+        let must_exist = unreadable.filter(|_| asked.leader_epoch > 0);
         let _turn = Arc::clone(&self.recovery)
             .acquire_owned()
             .await
             .map_err(|_| Error::Stopping)?;
         let server = Arc::clone(self);
-        let open = move || server.open_log(bucket, lake_end);
+        let open = move || match must_exist {
+            Some(source) if !server.has_log(bucket) => Err(Error::TableNotRead { bucket, source }),
+            _ => server.open_log(bucket, lake_end),
+        };
         let log = tokio::task::spawn_blocking(open).await??;
         let replica = Replica::new(parts, log, self.parts.log_options.config.max_batch_bytes);
         if let Some(lake_end) = lake_end {
             replica.raise_lake_end(lake_end);
         }
         Ok(replica)
+    }
+
+    /// Whether a bucket has a log here. Blocks.
+    fn has_log(&self, bucket: TableBucket) -> bool {
+        let disk = &self.parts.log_options.disk;
+        disk.exists(&self.log_dir(bucket)).unwrap_or(false)
     }
 
     /// Recovers a log; one that ends below what is in the lake goes on there. Blocks.
@@ -304,15 +327,16 @@ impl TabletServer {
             return Ok(log.is_closed().then(|| log.log_end()));
         }
         let (dir, root) = (self.log_dir(bucket), self.parts.log_dir.clone());
+        let disk = Arc::clone(&self.parts.log_options.disk);
         let remove = move || {
             match log {
                 Some(log) => log.delete()?,
-                None => remove_dir(&dir)?,
+                None => remove_dir(&*disk, &dir)?,
             }
             let parents = dir.ancestors().skip(1).take_while(|parent| *parent != root);
             for parent in parents {
                 // One that still holds another bucket or partition stays.
-                if std::fs::remove_dir(parent).is_err() {
+                if disk.remove_dir(parent).is_err() {
                     break;
                 }
             }
@@ -411,8 +435,8 @@ async fn close_log(log: Arc<Log>) {
     }
 }
 
-fn remove_dir(dir: &std::path::Path) -> Result<(), Error> {
-    match std::fs::remove_dir_all(dir) {
+fn remove_dir(disk: &dyn Disk, dir: &std::path::Path) -> Result<(), Error> {
+    match disk.remove_dir_all(dir) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Disk {
             path: dir.to_owned(),
             source,

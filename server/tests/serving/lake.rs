@@ -181,6 +181,40 @@ async fn commit(wire: &mut Wire, id: i64, snapshot: i64, path: &str) -> Result<(
 }
 
 #[tokio::test]
+async fn fc_093_of_two_prepared_tables_the_error_belongs_to_the_one_that_failed() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (path, id) = create(&server, "t", &lake_table()).await;
+    fill(&server, id, &[9, 9]).await;
+    let mut wire = Wire::coordinator(&server).await;
+    for order in [[id + 1, id], [id, id + 1]] {
+        let request = PrepareLakeTableSnapshotRequest {
+            bucket_offsets: order.map(|id| offsets(&path, id, &[(0, 5)])).to_vec(),
+            ignore_previous_table_offsets: None,
+        };
+        let answer = wire.call(request).await.unwrap();
+        let told = answer.prepare_lake_table_resp.iter().map(|entry| {
+            let code = entry.error_code.map(ErrorCode::from_code);
+            (
+                entry.table_id,
+                code,
+                entry.lake_table_offsets_path.is_some(),
+            )
+        });
+        let told: std::collections::BTreeSet<_> = told.map(|entry| format!("{entry:?}")).collect();
+        let expected = [
+            format!("{:?}", (Some(id), None::<ErrorCode>, true)),
+            format!(
+                "{:?}",
+                (Some(id + 1), Some(ErrorCode::TableNotExist), false)
+            ),
+        ];
+        assert_eq!(told, expected.into());
+    }
+    server.shutdown().await;
+}
+
+#[tokio::test]
 async fn offsets_are_merged_recorded_and_never_go_back() {
     let home = Home::new();
     let server = home.start().await;
@@ -211,6 +245,18 @@ async fn offsets_are_merged_recorded_and_never_go_back() {
         .map(|one| (one.bucket_id, one.log_offset))
         .collect();
     assert_eq!(ends, [(0, Some(5)), (1, Some(7))]);
+    let by_number = GetLakeSnapshotRequest {
+        snapshot_id: Some(2),
+        readable: Some(false),
+        ..ask()
+    };
+    assert_eq!(wire.call(by_number).await.unwrap(), snapshot);
+    let both = GetLakeSnapshotRequest {
+        snapshot_id: Some(2),
+        readable: Some(true),
+        ..ask()
+    };
+    assert!(wire.call(both).await.is_err());
 
     let back = prepare(&mut wire, offsets(&path, id, &[(0, 4)]))
         .await
@@ -282,6 +328,33 @@ async fn a_log_that_lost_rows_which_are_in_the_lake_goes_on_after_them() {
         .await
         .unwrap();
     assert_eq!(base, 100, "an offset is never used twice");
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn fc_057_a_missing_offsets_file_keeps_no_log_from_being_served() {
+    let home = Home::new();
+    let server = home.start().await;
+    let (path, id) = create(&server, "t", &lake_table()).await;
+    fill(&server, id, &[100, 50]).await;
+    let mut wire = Wire::coordinator(&server).await;
+    let ends = [(0, 100), (1, 50)];
+    let prepared = prepare(&mut wire, offsets(&path, id, &ends)).await.unwrap();
+    commit(&mut wire, id, 1, &prepared).await.unwrap();
+    server.shutdown().await;
+    let file = prepared.strip_prefix("file:").unwrap();
+    std::fs::remove_file(file).unwrap();
+    // A log that has gone, too, might give offsets out that are in the lake: that one stays closed.
+    let log = format!("tablet-0/log/table-{id}/bucket-1");
+    std::fs::remove_dir_all(home.dir.path().join(log)).unwrap();
+    let server = home.start().await;
+    let mut tablet = Wire::tablet(&server).await;
+    let base = append(&mut tablet, produce(id, 0, batch(0..1, None)))
+        .await
+        .unwrap();
+    assert_eq!(base, 100);
+    let refused = append(&mut tablet, produce(id, 1, batch(0..1, None))).await;
+    refused.unwrap_err();
     server.shutdown().await;
 }
 

@@ -58,6 +58,7 @@ impl Home {
         Components {
             clock: Arc::new(SystemClock),
             store: Some(Arc::clone(&self.store)),
+            ..Components::default()
         }
     }
 }

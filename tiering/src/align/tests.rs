@@ -6,7 +6,6 @@ use arrow::array::{
 };
 use arrow::datatypes::{Int32Type, Int64Type};
 use weir_lake_format::{DataField, DataType as LakeType, NewTable, TypeKind as LakeKind};
-use weir_protocol::ids::{BucketId, TableId};
 use weir_protocol::schema::{Column, LogicalType, TypeKind};
 
 use super::*;
@@ -123,7 +122,7 @@ fn a_column_that_only_the_lake_demands_is_an_error() {
 }
 
 #[test]
-fn a_null_that_the_lake_forbids_is_named_with_its_offset() {
+fn fc_015_a_null_that_the_lake_forbids_is_named_with_its_offset() {
     let log = log(&[("a", LogicalType::nullable(TypeKind::Int))]);
     let lake = lake(&[("a", LakeKind::Int.not_null())]);
     let column = Arc::new(Int32Array::from(vec![Some(1), Some(2), None]));
@@ -279,5 +278,42 @@ fn types_that_differ_are_refused() {
     let log = log(&[("a", LogicalType::nullable(TypeKind::BigInt))]);
     let lake = lake(&[("a", LakeKind::Int.nullable())]);
     let error = align(&log, &lake, vec![Arc::new(Int64Array::from(vec![1]))]).unwrap_err();
-    assert!(matches!(error, Error::Column { .. }), "{error}");
+    assert!(matches!(error, Error::Schema { .. }), "{error}");
+}
+
+#[test]
+fn fc_020_values_fit_a_column_that_the_lake_has_widened() {
+    let decimal = |precision| TypeKind::Decimal {
+        precision,
+        scale: 2,
+    };
+    let log = log(&[
+        ("d", LogicalType::nullable(decimal(10))),
+        ("i", LogicalType::nullable(TypeKind::Int)),
+    ]);
+    let wide = LakeKind::Decimal {
+        precision: 20,
+        scale: 2,
+    };
+    let lake = lake(&[("d", wide.nullable()), ("i", LakeKind::BigInt.nullable())]);
+    let decimals = arrow::array::Decimal128Array::from(vec![Some(125), None]);
+    let decimals = decimals.with_precision_and_scale(10, 2).unwrap();
+    let columns: Vec<ArrayRef> = vec![
+        Arc::new(decimals),
+        Arc::new(Int32Array::from(vec![Some(7), None])),
+    ];
+    let aligned = align(&log, &lake, columns).unwrap();
+    assert_eq!(aligned.column(0).data_type(), &DataType::Decimal128(20, 2));
+    assert_eq!(
+        aligned.column(0).as_primitive::<Decimal128Type>().value(0),
+        125
+    );
+    assert_eq!(aligned.column(1).as_primitive::<Int64Type>().value(0), 7);
+    assert_eq!(
+        (
+            aligned.column(0).null_count(),
+            aligned.column(1).null_count()
+        ),
+        (1, 1)
+    );
 }

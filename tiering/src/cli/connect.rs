@@ -28,7 +28,12 @@ pub async fn cluster(arguments: &Cluster) -> Outcome<Client> {
     Client::connect(config).await.map_err(|error| {
         let addresses = arguments.addresses().join(",");
         let why = sentence(&error);
-        let message = format!("can't reach the cluster at {addresses}: {why}; is it running?");
+        let place = if why.contains(&addresses) {
+            String::new()
+        } else {
+            format!(" at {addresses}")
+        };
+        let message = format!("can't reach the cluster{place}: {why}; is it running?");
         if error.is_retriable() {
             Failure::try_again(message)
         } else {

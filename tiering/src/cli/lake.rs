@@ -2,14 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use arrow::compute::filter_record_batch;
 use futures::TryStreamExt as _;
 use serde_json::json;
-use weir_lake_format::{Filter, Partition, Snapshot, Split, Table, TableSchema, canonical_json};
+use weir_lake_format::{
+    DataField, Filter, Partition, Predicate, Snapshot, Split, Table, TableSchema, canonical_json,
+};
 
 use super::connect::lake_table;
-use super::exit::{Failure, Outcome};
+use super::exit::{Failure, Outcome, sentence};
+use super::maintain;
 use super::output::{Align, Columns, count, print, print_json, print_on, size};
-use super::{LakeCat, LakeCommand, LakeTable, LakeTarget};
+use super::{Conditions, LakeCat, LakeCommand, LakeFiles, LakeTable, LakeTarget};
 
 /// Runs a subcommand.
 ///
@@ -18,10 +22,12 @@ use super::{LakeCat, LakeCommand, LakeTable, LakeTarget};
 pub async fn run(command: LakeCommand) -> Outcome {
     match command {
         LakeCommand::Snapshots(target) => snapshots(target).await,
-        LakeCommand::Files(target) => files(target).await,
+        LakeCommand::Files(arguments) => files(arguments).await,
         LakeCommand::Partitions(target) => partitions(target).await,
         LakeCommand::Cat(arguments) => cat(arguments).await,
         LakeCommand::Check(table) => check(table).await,
+        LakeCommand::Expire(arguments) => maintain::expire(arguments).await,
+        LakeCommand::Orphans(arguments) => maintain::orphans(arguments).await,
     }
 }
 
@@ -69,10 +75,14 @@ async fn snapshot(target: &LakeTarget, table: &Table) -> Outcome<Option<Snapshot
     }
 }
 
-async fn splits(target: &LakeTarget, table: &Table) -> Outcome<Vec<Split>> {
+async fn splits(
+    target: &LakeTarget,
+    table: &Table,
+    conditions: &[Predicate],
+) -> Outcome<Vec<Split>> {
     match snapshot(target, table).await? {
         Some(snapshot) => table
-            .plan(&snapshot, &Filter::default())
+            .plan_where(&snapshot, &Filter::default(), conditions)
             .await
             .map_err(Failure::error),
         None => Ok(Vec::new()),
@@ -129,10 +139,12 @@ async fn snapshots(target: LakeTarget) -> Outcome {
     columns.print()
 }
 
-async fn files(target: LakeTarget) -> Outcome {
+async fn files(arguments: LakeFiles) -> Outcome {
+    let LakeFiles { target, conditions } = arguments;
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
-    let splits = splits(&target, &table).await?;
+    let conditions = parse(&conditions, &schema)?;
+    let splits = splits(&target, &table, &conditions).await?;
     let rows = splits
         .iter()
         .flat_map(|split| split.files.iter().map(move |file| (split, file)));
@@ -181,6 +193,7 @@ async fn files(target: LakeTarget) -> Outcome {
 /// What a partition holds.
 #[derive(Debug, Default)]
 struct Sums {
+    name: String,
     rows: i64,
     files: usize,
     bytes: u64,
@@ -191,7 +204,7 @@ async fn partitions(target: LakeTarget) -> Outcome {
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
     let snapshot = snapshot(&target, &table).await?;
-    let mut sums = BTreeMap::<String, Sums>::new();
+    let mut sums = BTreeMap::<Vec<u8>, Sums>::new();
     let splits = match &snapshot {
         Some(snapshot) => table
             .plan(snapshot, &Filter::default())
@@ -201,9 +214,8 @@ async fn partitions(target: LakeTarget) -> Outcome {
     };
     let id = snapshot.map(|snapshot| snapshot.id);
     for split in splits {
-        let sum = sums
-            .entry(partition_name(&split.partition, &schema))
-            .or_default();
+        let sum = sums.entry(split.partition.to_bytes()).or_default();
+        sum.name = partition_name(&split.partition, &schema);
         sum.rows += split.row_count();
         sum.files += split.files.len();
         sum.bytes += split
@@ -213,12 +225,14 @@ async fn partitions(target: LakeTarget) -> Outcome {
             .sum::<u64>();
         sum.total_buckets = split.total_buckets;
     }
+    let mut sums: Vec<Sums> = sums.into_values().collect();
+    sums.sort_by(|a, b| a.name.cmp(&b.name));
     if target.table.json {
         let documents: Vec<_> = sums
             .iter()
-            .map(|(name, sum)| {
+            .map(|sum| {
                 json!({
-                    "partition": name, "rows": sum.rows, "files": sum.files, "bytes": sum.bytes,
+                    "partition": sum.name, "rows": sum.rows, "files": sum.files, "bytes": sum.bytes,
                     "total_buckets": sum.total_buckets, "snapshot": id,
                 })
             })
@@ -233,12 +247,12 @@ async fn partitions(target: LakeTarget) -> Outcome {
         ("BUCKETS", Align::Right),
         ("SNAPSHOT", Align::Right),
     ]);
-    for (name, sum) in sums {
+    for sum in sums {
         let files = i64::try_from(sum.files).unwrap_or(i64::MAX);
-        let name = if name.is_empty() {
+        let name = if sum.name.is_empty() {
             "(whole table)".to_owned()
         } else {
-            name
+            sum.name
         };
         let id = id.map(|id| id.to_string()).unwrap_or_default();
         columns.row([
@@ -262,37 +276,34 @@ async fn cat(arguments: LakeCat) -> Outcome {
         target,
         limit,
         columns,
+        conditions,
     } = arguments;
     let table = open(&target).await?;
     let schema = table.latest_schema().await.map_err(Failure::error)?;
-    let names: Vec<&str> = columns.iter().map(String::as_str).collect();
-    let wanted = (!names.is_empty()).then_some(names.as_slice());
-    let fields: Vec<_> = match wanted {
-        None => schema.fields.clone(),
-        Some(names) => {
-            let field = |name: &&str| {
-                schema
-                    .fields
-                    .iter()
-                    .find(|field| field.name == **name)
-                    .cloned()
-            };
-            let missing = |name: &&str| {
-                Failure::usage(format!("{} has no column `{name}`", target.table.table))
-            };
-            names
-                .iter()
-                .map(|name| field(name).ok_or_else(|| missing(name)))
-                .collect::<Outcome<_>>()?
-        }
-    };
+    let conditions = parse(&conditions, &schema)?;
+    let fields = shown_fields(&target, &schema, &columns)?;
+    let names = read_columns(&fields, &conditions);
+    let shown: Vec<usize> = (0..fields.len()).collect();
     let mut left = limit.unwrap_or(usize::MAX);
-    for split in splits(&target, &table).await? {
-        let mut batches = table
-            .read_split(&split, wanted)
-            .await
-            .map_err(Failure::error)?;
-        while let Some(batch) = batches.try_next().await.map_err(Failure::error)? {
+    let Some(snapshot) = snapshot(&target, &table).await? else {
+        return Ok(());
+    };
+    let filter = Filter::default();
+    let splits = table.plan_where(&snapshot, &filter, &conditions).await;
+    for split in splits.map_err(Failure::error)? {
+        let mut batches = match table.read_split(&split, Some(&names)).await {
+            Ok(batches) => batches,
+            Err(error) => return Err(unreadable(&table, snapshot.id, error).await),
+        };
+        loop {
+            let batch = match batches.try_next().await {
+                Ok(Some(batch)) => batch,
+                Ok(None) => break,
+                Err(error) => return Err(unreadable(&table, snapshot.id, error).await),
+            };
+            let picked = Predicate::pick(&conditions, &batch).map_err(Failure::error)?;
+            let batch = filter_record_batch(&batch, &picked).map_err(Failure::error)?;
+            let batch = batch.project(&shown).map_err(Failure::error)?;
             let batch = batch.slice(0, left.min(batch.num_rows()));
             left -= batch.num_rows();
             let lines =
@@ -304,6 +315,47 @@ async fn cat(arguments: LakeCat) -> Outcome {
         }
     }
     Ok(())
+}
+
+/// A snapshot that can't be read may have expired meanwhile.
+async fn unreadable(table: &Table, snapshot: i64, error: weir_lake_format::Error) -> Failure {
+    Failure::error(table.expired_or(snapshot, error).await)
+}
+
+/// The columns that are asked for; all where none is.
+fn shown_fields(
+    target: &LakeTarget,
+    schema: &TableSchema,
+    columns: &[String],
+) -> Outcome<Vec<DataField>> {
+    if columns.is_empty() {
+        return Ok(schema.fields.clone());
+    }
+    let path = &target.table.table;
+    let missing = |name: &String| Failure::usage(format!("{path} has no column `{name}`"));
+    let field = |name: &String| schema.field(name).cloned().ok_or_else(|| missing(name));
+    columns.iter().map(field).collect()
+}
+
+/// The names of the columns that are shown, and behind them those that only conditions look at.
+fn read_columns<'a>(fields: &'a [DataField], conditions: &'a [Predicate]) -> Vec<&'a str> {
+    let mut names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
+    for condition in conditions {
+        if !names.contains(&condition.column()) {
+            names.push(condition.column());
+        }
+    }
+    names
+}
+
+fn parse(conditions: &Conditions, schema: &TableSchema) -> Outcome<Vec<Predicate>> {
+    let texts = conditions.conditions.iter();
+    texts
+        .map(|text| {
+            let parsed = Predicate::parse(text, schema);
+            parsed.map_err(|error| Failure::usage(format!("--where: {}", sentence(&error))))
+        })
+        .collect()
 }
 
 async fn check(target: LakeTable) -> Outcome {
@@ -319,6 +371,7 @@ async fn check(target: LakeTable) -> Outcome {
     match problems.len() {
         0 if target.json => Ok(()),
         0 => print("check: ok\n"),
+        1 => Err(Failure::failed(format!("{}: 1 problem", target.table))),
         found => Err(Failure::failed(format!(
             "{}: {found} problems",
             target.table

@@ -70,6 +70,19 @@ impl Settings {
     }
 }
 
+/// A folder as an absolute one, for what is stored and shown must hold for every folder that a
+/// command is called in; an address as it is.
+///
+/// # Errors
+/// 1 if the working folder can't be known.
+pub fn absolute_url(text: &str) -> Outcome<String> {
+    if text.is_empty() || text.contains("://") {
+        return Ok(text.to_owned());
+    }
+    let path = std::path::absolute(text).map_err(Failure::error)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
 /// The parser's words, which it spreads over lines.
 fn one_line(error: &toml::de::Error) -> String {
     let text = error.to_string();
@@ -129,6 +142,17 @@ mod tests {
         let config: DaemonConfig = settings.take("tiering").unwrap();
         assert_eq!((config.memory, config.round.max_rows), (64 << 20, 5));
         settings.refuse_rest().unwrap();
+    }
+
+    #[test]
+    fn a_folder_becomes_absolute_and_an_address_stays() {
+        assert_eq!(absolute_url("s3://b/lake").unwrap(), "s3://b/lake");
+        assert_eq!(absolute_url("/lake").unwrap(), "/lake");
+        let here = absolute_url("a/../lake").unwrap();
+        assert!(
+            here.starts_with('/') && here.ends_with("/a/../lake"),
+            "{here}"
+        );
     }
 
     #[test]

@@ -5,13 +5,16 @@ use std::time::Duration;
 use serde_json::json;
 use tonic::Code;
 use tonic::transport::{Channel, Endpoint};
+use weir_catalog::clock::{Clock as _, SystemClock};
 use weir_protocol::ids::TablePath;
 
 use super::Status;
 use super::exit::{Failure, Outcome};
-use super::output::{Align, Columns, count, print_json};
+use super::output::{Align, Columns, count, print, print_json, size};
 use crate::grpc::proto::tiering_client::TieringClient;
-use crate::grpc::proto::{Activity, ListTablesRequest, Round, State, Table, TableRequest};
+use crate::grpc::proto::{
+    Activity, HeldBack, ListTablesRequest, LostOffsets, Round, State, Table, TableRequest,
+};
 
 /// The longest wait for an answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -42,6 +45,14 @@ pub async fn run(arguments: Status) -> Outcome {
             .await
             .map(drop)
             .map_err(|status| failure(&arguments.grpc, &status));
+    }
+    if let Some(path) = &arguments.accept_loss {
+        let answer = client.accept_loss(request(path)).await;
+        let answer = answer.map_err(|status| failure(&arguments.grpc, &status))?;
+        for lost in answer.into_inner().lost {
+            print(&format!("{path}: {}\n", let_go(&lost)))?;
+        }
+        return Ok(());
     }
     let answer = client.list_tables(ListTablesRequest::default()).await;
     let tables = answer
@@ -79,6 +90,14 @@ fn request(path: &TablePath) -> TableRequest {
     }
 }
 
+fn let_go(lost: &LostOffsets) -> String {
+    let bucket = match &lost.partition {
+        Some(partition) => format!("partition {partition} bucket {}", lost.bucket),
+        None => format!("bucket {}", lost.bucket),
+    };
+    format!("{bucket}: offsets {}..{} are let go", lost.from, lost.to)
+}
+
 /// What the daemon said; what a stranger at that address said is of no use to anybody.
 fn failure(address: &str, status: &tonic::Status) -> Failure {
     let stranger = || {
@@ -101,7 +120,7 @@ fn state(table: &Table) -> &'static str {
         State::Healthy => "healthy",
         State::Retrying => "retrying",
         State::Paused => "paused",
-        State::Unspecified => "unknown",
+        State::Unknown | State::Unspecified => "unknown",
     }
 }
 
@@ -121,6 +140,7 @@ fn round_document(round: &Round) -> serde_json::Value {
         "id": round.id, "started_ms": round.started_ms, "duration_ms": round.duration_ms,
         "outcome": round.outcome, "snapshot": round.snapshot, "error": round.error,
         "buckets": round.buckets, "rows": round.rows, "files": round.files, "bytes": round.bytes,
+        "diverted": round.diverted,
     })
 }
 
@@ -138,6 +158,10 @@ fn document(table: &Table) -> serde_json::Value {
         "last_round": table.last_round.as_ref().map(round_document),
         "last_error": table.last_error,
         "failing_buckets": table.failing_buckets,
+        "warning": table.warning,
+        "held": table.held.as_ref().map(|held| json!({
+            "bytes": held.bytes, "oldest_ms": held.oldest_ms, "partitions": held.partitions,
+        })),
     })
 }
 
@@ -150,12 +174,13 @@ fn table(tables: &[Table]) -> Columns {
         ("LAG S", Align::Right),
         ("SNAPSHOT", Align::Right),
         ("LAST ROUND", Align::Left),
+        ("HELD", Align::Left),
         ("WHY", Align::Left),
     ]);
     let shown = |value: Option<u64>| value.map_or_else(|| "?".to_owned(), count);
     for table in tables {
         let why = if table.reason.is_empty() {
-            table.last_error.clone()
+            table.last_error.clone().or(table.warning.clone())
         } else {
             Some(table.reason.clone())
         };
@@ -174,10 +199,38 @@ fn table(tables: &[Table]) -> Columns {
                 .as_ref()
                 .map(round_text)
                 .unwrap_or_default(),
+            table.held.as_ref().map(held_text).unwrap_or_default(),
             why.unwrap_or_default(),
         ]);
     }
     columns
+}
+
+/// What retention keeps because the lake lacks it; nothing if it keeps nothing.
+fn held_text(held: &HeldBack) -> String {
+    if held.bytes == 0 && held.partitions == 0 {
+        return String::new();
+    }
+    let mut text = size(held.bytes);
+    if let Some(oldest_ms) = held.oldest_ms {
+        let age_ms = SystemClock.now_ms().saturating_sub(oldest_ms).max(0);
+        text += &format!(", {}", age(age_ms / 1_000));
+    }
+    match held.partitions {
+        0 => {}
+        1 => text += ", 1 partition",
+        many => text += &format!(", {many} partitions"),
+    }
+    text
+}
+
+fn age(seconds: i64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
 }
 
 fn round_text(round: &Round) -> String {

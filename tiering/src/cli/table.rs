@@ -1,21 +1,25 @@
 //! `weir table`: the tables of a cluster.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::json;
 use weir_protocol::client::admin::{PartitionInfo, TableChanges, TableInfo};
 use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
 use weir_protocol::client::{Client, Error};
 use weir_protocol::descriptor::TableDescriptor;
-use weir_protocol::ids::{BucketId, TablePath, TotalBuckets};
+use weir_protocol::ids::{BucketId, LogOffset, TablePath, TotalBuckets};
 use weir_protocol::schema::Schema;
 
 use super::columns::{parse, type_text};
 use super::connect::{cluster, failure};
 use super::create::{Created, create as create_table};
-use super::exit::{Failure, Outcome};
+use super::exit::{Failure, Outcome, sentence};
 use super::output::{Align, Columns, count, print, print_json};
 use super::{TableAlter, TableCommand, TableCreate, TableDrop, TableList, TableTarget};
+
+/// How long a bucket in trouble is asked again, while the others' answers wait.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Runs a subcommand.
 ///
@@ -143,6 +147,17 @@ struct Part {
     buckets: TotalBuckets,
     /// Log start and high watermark by bucket.
     offsets: Vec<(BucketId, i64, i64)>,
+    /// Buckets without an answer, with the reason.
+    offline: Vec<(BucketId, Error)>,
+}
+
+impl Part {
+    fn name_of(&self, bucket: BucketId) -> String {
+        match &self.partition {
+            Some(partition) => format!("partition {} bucket {bucket}", partition.name),
+            None => format!("bucket {bucket}"),
+        }
+    }
 }
 
 async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
@@ -170,21 +185,21 @@ async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
             spec: OffsetSpec::Earliest,
             routing_count: buckets,
         };
-        let starts = client.list_offsets(&request).await?;
+        let mut starts = client.list_offsets_within(&request, PATIENCE).await?;
         request.spec = OffsetSpec::Latest;
-        let mut offsets = Vec::new();
-        for (bucket, end) in client.list_offsets(&request).await? {
-            let start = starts
-                .get(&bucket)
-                .cloned()
-                .transpose()?
-                .map_or(0, |start| start.0);
-            offsets.push((bucket, start, end?.0));
+        let (mut offsets, mut offline) = (Vec::new(), Vec::new());
+        for (bucket, end) in client.list_offsets_within(&request, PATIENCE).await? {
+            let start = starts.remove(&bucket).unwrap_or(Ok(LogOffset(0)));
+            match start.and_then(|start| Ok((start, end?))) {
+                Ok((start, end)) => offsets.push((bucket, start.0, end.0)),
+                Err(error) => offline.push((bucket, error)),
+            }
         }
         parts.push(Part {
             partition,
             buckets,
             offsets,
+            offline,
         });
     }
     Ok(parts)
@@ -198,6 +213,10 @@ async fn parts(client: &Client, info: &TableInfo) -> Result<Vec<Part>, Error> {
 pub async fn log_rows(client: &Client, path: &TablePath) -> Result<i64, Error> {
     let info = client.table_info(path).await?;
     let parts = parts(client, &info).await?;
+    let mut offline = parts.iter().flat_map(|part| &part.offline);
+    if let Some((_, error)) = offline.next() {
+        return Err(error.clone());
+    }
     let ends = parts.iter().flat_map(|part| &part.offsets);
     Ok(ends.map(|(_, _, end)| end).sum())
 }
@@ -259,6 +278,15 @@ async fn show(arguments: TableTarget) -> Outcome {
     );
     let buckets = parts.iter().map(|part| part.offsets.len()).sum();
     text += &log_text(buckets, starts, ends);
+    for part in &parts {
+        for (bucket, error) in &part.offline {
+            let bucket = part.name_of(*bucket);
+            text += &format!(
+                "offline     {bucket}, left out above: {}\n",
+                sentence(error)
+            );
+        }
+    }
     for (key, value) in shown(&descriptor.properties)
         .into_iter()
         .chain(shown(&descriptor.custom_properties))
@@ -302,6 +330,9 @@ fn part_json(part: &Part) -> serde_json::Value {
         "buckets": part.offsets.iter().map(|(bucket, start, end)| json!({
             "bucket": bucket.0, "log_start": start, "log_end": end,
         })).collect::<Vec<_>>(),
+        "offline": part.offline.iter().map(|(bucket, error)| json!({
+            "bucket": bucket.0, "error": sentence(error),
+        })).collect::<Vec<_>>(),
     })
 }
 
@@ -337,7 +368,11 @@ async fn partitions(arguments: TableTarget) -> Outcome {
                 .map(|partition| partition.id.to_string())
                 .unwrap_or_default(),
             part.buckets.to_string(),
-            count(rows),
+            if part.offline.is_empty() {
+                count(rows)
+            } else {
+                "?".to_owned()
+            },
         ]);
     }
     columns.print()

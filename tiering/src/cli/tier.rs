@@ -13,7 +13,7 @@ use weir_lake_format::open_existing_warehouse;
 use super::Tier;
 use super::exit::{Failure, Outcome};
 use super::output::print;
-use super::settings::Settings;
+use super::settings::{Settings, absolute_url};
 use super::verify::cluster;
 use crate::config::DaemonConfig;
 use crate::daemon::{Daemon, Handle};
@@ -39,7 +39,7 @@ pub async fn run(arguments: Tier) -> Outcome {
     let config = DaemonConfig {
         bootstrap,
         sasl: reached.sasl.or(base.sasl),
-        warehouse: arguments.warehouse.clone().unwrap_or(base.warehouse),
+        warehouse: absolute_url(&arguments.warehouse.clone().unwrap_or(base.warehouse))?,
         ..base
     };
     if config.warehouse.is_empty() {
@@ -48,7 +48,7 @@ pub async fn run(arguments: Tier) -> Outcome {
         ));
     }
     // The cluster makes its lake tables, so their warehouse is there before its daemon.
-    open_existing_warehouse(&config.warehouse, &config.warehouse_options)
+    open_existing_warehouse(&config.warehouse, &config.warehouse_options.0)
         .map_err(Failure::error)?;
     let stop = stop_signal()?;
     let http_listener = listen(&arguments.common.http).await?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use weir_protocol::client;
+use weir_protocol::error_code::ErrorCode;
 
+use super::connect::words;
 use super::exit::{Failure, Outcome, sentence};
 use super::output::{count, print, print_json};
 use super::{Cluster, Verify};
@@ -36,11 +38,12 @@ pub async fn run(arguments: Verify) -> Outcome {
     }
     let table = &arguments.table;
     match report.findings.len() {
-        0 if arguments.complete && report.behind_rows > 0 => Err(Failure::failed(format!(
-            "{table}: {} rows of the log are not in the lake yet",
-            count(report.behind_rows)
-        ))),
+        0 if arguments.complete => match incomplete(&report) {
+            Some(reason) => Err(Failure::failed(format!("{table}: {reason}"))),
+            None => Ok(()),
+        },
         0 => Ok(()),
+        1 => Err(Failure::failed(format!("{table}: 1 finding"))),
         found => Err(Failure::failed(format!("{table}: {found} findings"))),
     }
 }
@@ -58,13 +61,30 @@ pub fn show(report: &Report) -> Outcome {
     match report.snapshot {
         None => print(&format!("{table}: nothing was tiered yet\n"))?,
         Some(snapshot) => print(&format!(
-            "{table}: {} rows in lake, in {} buckets by {} snapshots up to {snapshot}; \
+            "{table}: {} rows of the log are in the lake, in {} buckets by {} snapshots up to {snapshot}; \
              {} rows compared with the log\n",
             count(report.rows),
             report.buckets,
             report.snapshots,
             count(report.compared_rows),
         ))?,
+    }
+    if let Some(first) = report.expired_before {
+        print(&format!(
+            "{table}: snapshots before {first} have expired: what they brought is not audited\n"
+        ))?;
+    }
+    if report.diverted_rows > 0 {
+        print(&format!(
+            "{table}: {} rows went into the table of bad records, {} of them were put back\n",
+            count(report.diverted_rows),
+            count(report.replayed_rows)
+        ))?;
+    }
+    for lost in &report.let_go {
+        print(&format!(
+            "{table}: {lost} were lost in the log and let go by a person\n"
+        ))?;
     }
     for gone in &report.gone {
         print(&format!("{table}: {gone}\n"))?;
@@ -73,11 +93,52 @@ pub fn show(report: &Report) -> Outcome {
         "{table}: {} rows of the log not yet tiered\n",
         count(report.behind_rows)
     ))?;
+    for ends in &report.ends {
+        if !ends.lost.is_empty() || ends.unreadable.is_some() {
+            print(&format!("{table}: not in the lake: {}\n", lacks(ends)))?;
+        }
+    }
     if report.findings.is_empty() && report.snapshot.is_some() {
         print(&format!("verify: ok{}\n", up_to(&report.ends)))
     } else {
         Ok(())
     }
+}
+
+/// What the lake lacks of the log, by bucket; of many buckets only the first few.
+fn incomplete(report: &Report) -> Option<String> {
+    let lacking = report
+        .ends
+        .iter()
+        .filter(|ends| ends.lake_end < ends.log_end);
+    let mut texts: Vec<String> = lacking.map(lacks).collect();
+    if texts.is_empty() {
+        return None;
+    }
+    if texts.len() > ENDS_SHOWN {
+        let more = texts.len() - ENDS_SHOWN;
+        texts.truncate(ENDS_SHOWN);
+        texts.push(format!("and {more} more buckets (--json has all)"));
+    }
+    let rows = count(report.behind_rows);
+    Some(format!(
+        "{rows} rows of the log are not in the lake yet: {}",
+        texts.join("; ")
+    ))
+}
+
+fn lacks(ends: &Ends) -> String {
+    let mut text = format!(
+        "{}: offsets {}..{}",
+        ends.bucket, ends.lake_end, ends.log_end
+    );
+    for lost in &ends.lost {
+        text += &format!(", of which {}..{} are lost in the log", lost.from, lost.to);
+    }
+    if let Some(said) = &ends.unreadable {
+        text += &format!(", which can't be read: {said}");
+    }
+    text
 }
 
 /// Up to which offsets the lake was found good; of many buckets only the first few.
@@ -109,7 +170,14 @@ pub fn cluster(arguments: &Cluster) -> DaemonConfig {
     }
 }
 
-fn failure(error: &Error) -> Failure {
+/// The failure of a call to lake or cluster: to be tried again, if it may pass by itself.
+pub(super) fn failure(error: &Error) -> Failure {
+    if let Error::Cluster { source, .. } = error
+        && let Some(error @ client::Error::Server { code, .. }) = source.downcast_ref()
+        && matches!(code, ErrorCode::TableNotExist | ErrorCode::DatabaseNotExist)
+    {
+        return Failure::failed(words(error));
+    }
     if may_pass(error) {
         Failure::try_again(sentence(error))
     } else {

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::OnceCell;
+use weir_catalog::ddl::properties::WEIR_PREFIX;
 use weir_protocol::client::offsets::{OffsetSpec, OffsetsRequest};
 use weir_protocol::client::scanner::{FetchedBucket, LogFetcher, LogFetcherConfig, Subscription};
 use weir_protocol::client::tiering::{
     CommitLakeSnapshot, Heartbeat as WireHeartbeat, HeartbeatTable, KeepSnapshots,
     LakeProgress as WireProgress, PrepareLakeSnapshot, TieringStats,
 };
-use weir_protocol::client::{self, Client, ClientConfig};
+use weir_protocol::client::{self, Client, ClientConfig, Dial, dial};
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{BucketId, LogOffset, SchemaId, TableBucket, TableId, TablePath};
 use weir_protocol::proto::DescribeClusterConfigsRequest;
@@ -32,6 +33,9 @@ use crate::split::Split;
 /// How long a bucket in trouble is waited for, before the round goes on without it.
 const BUCKET_PATIENCE: Duration = Duration::from_secs(5);
 
+/// How long the offset of a bucket in trouble is asked for again, while those of the others wait.
+const OFFSET_PATIENCE: Duration = Duration::from_secs(2);
+
 /// The cluster configuration by which an embedded server of ours names itself.
 const OUR_VERSION: &str = "weir.version";
 
@@ -43,8 +47,13 @@ pub struct WireCluster {
 }
 
 impl WireCluster {
-    /// The cluster of these settings. Does no IO.
+    /// The cluster of these settings, over TCP. Does no IO.
     pub fn new(config: &DaemonConfig) -> Self {
+        Self::over(config, Arc::new(dial::Tcp))
+    }
+
+    /// The cluster of these settings, reached by `dial`. Does no IO.
+    pub fn over(config: &DaemonConfig, dial: Arc<dyn Dial>) -> Self {
         let mut client = ClientConfig::new(config.bootstrap.iter().cloned());
         client.credentials = config.sasl.as_ref().map(|sasl| PlainCredentials {
             user: sasl.user.clone(),
@@ -53,6 +62,7 @@ impl WireCluster {
         client.request_timeout = config.rpc_timeout();
         client.connect_timeout = client.connect_timeout.min(config.rpc_timeout());
         client.retry_timeout = config.rpc_timeout() / 2;
+        client.dial = dial;
         Self {
             config: client,
             client: OnceCell::new(),
@@ -89,6 +99,21 @@ impl WireCluster {
     }
 }
 
+/// The properties of a table; ours may be custom ones, for a cluster that is not ours refuses
+/// others that it does not know.
+fn with_custom(
+    mut properties: BTreeMap<String, String>,
+    custom: BTreeMap<String, String>,
+) -> BTreeMap<String, String> {
+    let ours = custom
+        .into_iter()
+        .filter(|(key, _)| key.starts_with(WEIR_PREFIX));
+    for (key, value) in ours {
+        properties.entry(key).or_insert(value);
+    }
+    properties
+}
+
 fn failed(call: &'static str) -> impl FnOnce(client::Error) -> Error {
     move |error| Error::cluster(call, error.code(), error.outcome_is_unknown(), error)
 }
@@ -109,7 +134,10 @@ impl TieringClient for WireCluster {
             bucket_count,
             bucket_layout_epoch: info.bucket_layout_epoch,
             partition_keys: info.descriptor.partition_keys,
-            properties: info.descriptor.properties,
+            properties: with_custom(
+                info.descriptor.properties,
+                info.descriptor.custom_properties,
+            ),
             schema: Arc::new(info.descriptor.schema),
         })
     }
@@ -149,7 +177,8 @@ impl TieringClient for WireCluster {
             },
             routing_count: group.total_buckets,
         };
-        let answer = self.client().await?.list_offsets(&request).await;
+        let client = self.client().await?;
+        let answer = client.list_offsets_within(&request, OFFSET_PATIENCE).await;
         let offsets = answer.map_err(failed("list offsets"))?;
         let each = offsets.into_iter();
         Ok(each
@@ -241,7 +270,8 @@ impl TieringClient for WireCluster {
             path: registration.path.clone(),
             snapshot_id: registration.snapshot,
             tiered_offsets_path: registration.offsets_path.clone(),
-            readable_offsets_path: None,
+            // A log table's snapshot can be read as it is: nothing waits for a compaction.
+            readable_offsets_path: Some(registration.offsets_path.clone()),
             keep: if registration.keep_all {
                 KeepSnapshots::All
             } else {
@@ -319,7 +349,7 @@ impl LogReader for WireReader {
     fn add(&mut self, split: &Split) {
         self.fetcher.subscribe(Subscription {
             bucket: split.bucket,
-            start: split.start,
+            start: split.read_from,
             stop: Some(split.stop),
             routing_count: split.total_buckets,
         });
@@ -367,6 +397,7 @@ fn trouble(error: &client::Error) -> Trouble {
     Trouble {
         reason: sentence(error),
         code: error.code(),
+        lost: None,
         lasting: !error.is_retriable() && !planned_anew,
     }
 }

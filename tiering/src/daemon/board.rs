@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use weir_protocol::ids::{CoordinatorEpoch, TableId, TablePath};
+use weir_protocol::ids::{CoordinatorEpoch, TableBucket, TableId, TablePath};
 
 use super::entry::Entry;
 use super::lag::{Known, Seen};
@@ -12,8 +12,9 @@ use crate::config::RetryConfig;
 use crate::error::{Error, Result, Verdict};
 use crate::lease::{Epochs, Lease};
 use crate::phase::Phase;
+use crate::ranges::Offsets;
 use crate::runner::RoundReport;
-use crate::status::{Activity, TableStatus};
+use crate::status::{Activity, LostOffsets, TableStatus};
 
 /// What the daemon has to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +54,21 @@ impl Board {
             finished: BTreeMap::new(),
             failed: BTreeMap::new(),
         }
+    }
+
+    /// Tables that a person paused before the daemon was started.
+    pub(super) fn paused_before(&mut self, paused: BTreeMap<TableId, TablePath>) {
+        for (id, path) in paused {
+            self.entry(id, &path).paused_by_user = true;
+        }
+    }
+
+    /// The tables that a person paused.
+    pub(super) fn paused(&self) -> BTreeMap<TableId, TablePath> {
+        let paused = self.tables.iter().filter(|(_, entry)| entry.paused_by_user);
+        paused
+            .map(|(id, entry)| (*id, entry.path.clone()))
+            .collect()
     }
 
     /// Whether the coordinator has answered under the epoch that leases carry.
@@ -344,9 +360,15 @@ impl Board {
     /// A person wants a round now.
     ///
     /// # Errors
-    /// [`Error::UnknownTable`] if the table was never handed out and `id` is not given.
+    /// [`Error::UnknownTable`] if the table was never handed out and `id` is not given,
+    /// [`Error::PausedByPerson`].
     pub(super) fn tier_now(&mut self, path: &TablePath, id: Option<TableId>) -> Result<()> {
         let coordinator = self.coordinator;
+        let known = self.find(path).and_then(|table| self.tables.get(&table));
+        if known.is_some_and(|entry| entry.paused_by_user) {
+            let table = path.clone();
+            return Err(Error::PausedByPerson { table });
+        }
         if let (None, Some(id)) = (self.find(path), id) {
             self.entry(id, path);
         }
@@ -396,6 +418,28 @@ impl Board {
         Ok(())
     }
 
+    /// A person lets go what the table's logs have lost; a round goes on behind it.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTable`], [`Error::NothingLost`].
+    pub(super) fn accept_loss(&mut self, path: &TablePath) -> Result<Vec<LostOffsets>> {
+        let table = path.clone();
+        let id = self.find(path).ok_or(Error::UnknownTable { table })?;
+        let lost = self.entry(id, path).accept_loss();
+        if lost.is_empty() {
+            let table = path.clone();
+            return Err(Error::NothingLost { table });
+        }
+        self.tier_now(path, None)?;
+        Ok(lost)
+    }
+
+    /// The lost offsets of a table that a person let go.
+    pub(super) fn let_go(&self, table: TableId) -> BTreeMap<TableBucket, Offsets> {
+        let entry = self.tables.get(&table);
+        entry.map(|entry| entry.let_go.clone()).unwrap_or_default()
+    }
+
     /// What is known of each table, for a look at its lag.
     pub(super) fn known(&self) -> Vec<Known> {
         let known = |(id, entry): (&TableId, &Entry)| Known {
@@ -424,11 +468,11 @@ impl Board {
         self.tables.contains_key(&table)
     }
 
-    /// Lag was looked up at `as_of_ms`.
-    pub(super) fn lagged(&mut self, table: TableId, rows: u64, as_of_ms: i64) {
+    /// Lag was looked up at `as_of_ms`; `None` if a bucket gave no answer.
+    pub(super) fn lagged(&mut self, table: TableId, rows: Option<u64>, as_of_ms: i64) {
         if let Some(entry) = self.tables.get_mut(&table) {
-            entry.lag.rows = Some(rows);
-            if rows == 0 {
+            entry.lag.rows = rows;
+            if rows == Some(0) {
                 entry.lag.complete_as_of_ms = entry.lag.complete_as_of_ms.max(Some(as_of_ms));
             }
         }

@@ -1,16 +1,20 @@
 //! One table on the daemon's board.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weir_protocol::ids::{TableId, TablePath};
+use weir_protocol::ids::{TableBucket, TableId, TablePath};
 
 use crate::cluster::Trouble;
 use crate::config::RetryConfig;
 use crate::error::{Error, Verdict};
 use crate::lease::Lease;
+use crate::ranges::Offsets;
 use crate::round::Cut;
 use crate::runner::RoundReport;
-use crate::status::{Activity, RoundOutcome, RoundSummary, TableState, TableStatus, cut_name};
+use crate::status::{
+    Activity, LostOffsets, RoundOutcome, RoundSummary, TableState, TableStatus, cut_name,
+};
 
 /// The table's newest lag, as far as it was looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub(super) struct Entry {
     pub(super) last_error: Option<String>,
     pub(super) lake_snapshot: Option<i64>,
     pub(super) lag: Lag,
+    /// Offsets that the log has lost and a person let go, until a round has noted them down.
+    pub(super) let_go: BTreeMap<TableBucket, Offsets>,
     pub(super) report: Option<RoundReport>,
 }
 
@@ -72,6 +78,7 @@ impl Entry {
             last_error: None,
             lake_snapshot: None,
             lag: Lag::default(),
+            let_go: BTreeMap::new(),
             report: None,
         }
     }
@@ -114,6 +121,9 @@ impl Entry {
         now_ms: i64,
     ) -> bool {
         let trouble = report.trouble();
+        if report.committed.is_some() {
+            self.let_go.clear();
+        }
         self.failing_buckets = report.faults.len();
         match &trouble {
             None => {
@@ -127,7 +137,8 @@ impl Entry {
         if trouble.is_none() && report.cut.is_none() {
             self.lag.complete_as_of_ms = Some(report.as_of_ms);
         }
-        self.lag.rows = Some(report.left_rows);
+        // Rows of a bucket that could not be looked at are not among those left.
+        self.lag.rows = report.is_whole.then_some(report.left_rows);
         self.lake_snapshot = report.lake_snapshot;
         let clean = trouble.is_none();
         if report.committed.is_some() {
@@ -139,7 +150,8 @@ impl Entry {
         clean
     }
 
-    /// Some buckets could not be read. The others are waited for no longer than their freshness.
+    /// Some buckets could not be read, perhaps for good. The others wait no longer than their
+    /// freshness.
     fn buckets_failed(
         &mut self,
         trouble: &Trouble,
@@ -148,16 +160,46 @@ impl Entry {
         now_ms: i64,
     ) {
         let (table, error) = (self.path.to_string(), &trouble.reason);
+        let is_news = self.last_error.as_ref() != Some(error);
         self.trouble(error.clone(), retry, now_ms);
         if trouble.lasting {
-            tracing::error!(table, error, "table paused: buckets can't be read");
+            if is_news {
+                tracing::error!(table, error, "table paused: buckets can't be read");
+            }
             self.pause(error.clone(), retry, now_ms);
         } else {
-            tracing::warn!(table, error, "buckets can't be read");
+            if is_news {
+                tracing::warn!(table, error, "buckets can't be read");
+            }
             self.paused_reason = None;
-            let freshness = i64::try_from(freshness.as_millis()).unwrap_or(i64::MAX);
-            self.next_attempt_ms = self.next_attempt_ms.min(now_ms.saturating_add(freshness));
         }
+        let freshness = i64::try_from(freshness.as_millis()).unwrap_or(i64::MAX);
+        self.next_attempt_ms = self.next_attempt_ms.min(now_ms.saturating_add(freshness));
+    }
+
+    /// Lets go what the last round found lost; what that is.
+    pub(super) fn accept_loss(&mut self) -> Vec<LostOffsets> {
+        let Some(report) = &self.report else {
+            return Vec::new();
+        };
+        let mut all = Vec::new();
+        for (bucket, trouble) in &report.faults {
+            let Some(lost) = trouble.lost.clone() else {
+                continue;
+            };
+            tracing::warn!(
+                table = %self.path, %bucket, from = %lost.start, to = %lost.end,
+                "a person lets lost offsets go"
+            );
+            all.push(LostOffsets {
+                partition: report.view.partition_name(*bucket),
+                bucket: bucket.bucket.0,
+                from: lost.start.0,
+                to: lost.end.0,
+            });
+            self.let_go.insert(*bucket, lost);
+        }
+        all
     }
 
     pub(super) fn failed(&mut self, error: &Error, retry: &RetryConfig, now_ms: i64) {
@@ -199,6 +241,7 @@ impl Entry {
             rows: 0,
             files: 0,
             bytes: 0,
+            diverted: 0,
             cut: None,
         }
     }
@@ -231,6 +274,8 @@ impl Entry {
                 failures: self.failures,
                 next_attempt_ms: self.next_attempt_ms,
             }
+        } else if self.report.is_none() {
+            TableState::Unknown
         } else {
             TableState::Healthy
         };
@@ -251,8 +296,10 @@ impl Entry {
             lag_seconds,
             lake_snapshot: self.lake_snapshot,
             failing_buckets: self.failing_buckets,
+            held: None,
             last_round: self.last_round.clone(),
             last_error: self.last_error.clone(),
+            warning: None,
         }
     }
 }
@@ -273,6 +320,7 @@ fn summary(report: &RoundReport, now_ms: i64) -> RoundSummary {
         rows: committed.map_or(0, |c| c.rows),
         files: committed.map_or(0, |c| c.files),
         bytes: committed.map_or(0, |c| c.bytes),
+        diverted: committed.map_or(0, |c| c.diverted),
         cut: report.cut.map(|cut: Cut| cut_name(cut).to_owned()),
     }
 }

@@ -10,7 +10,7 @@ use weir_protocol::ids::{LogOffset, TableBucket, TableId, TablePath};
 
 use crate::cluster::{OffsetKind, TieringClient};
 use crate::enumerate::{TableView, bucket_groups};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// Tables looked at at the same time.
 const TABLES: usize = 4;
@@ -40,6 +40,8 @@ pub(super) struct Seen {
 pub(super) enum Found {
     /// So many offsets are missing in the lake.
     Behind(u64),
+    /// A bucket can't be looked at, so nothing is known.
+    Unknown,
     /// There is no table of that id any more: the cluster says so.
     Gone,
 }
@@ -89,12 +91,8 @@ async fn look_at(client: &dyn TieringClient, known: Known) -> Result<Option<Foun
             .await?;
         for bucket in group.buckets(view.id) {
             // A bucket that can't be read may hold rows: nothing is known of the table then.
-            let latest = match latest.remove(&bucket.bucket) {
-                Some(found) => found?,
-                None => {
-                    let table = view.path.clone();
-                    return Err(Error::MissingOffset { table, bucket });
-                }
+            let Some(Ok(latest)) = latest.remove(&bucket.bucket) else {
+                return Ok(Some(Found::Unknown));
             };
             let end = lake_ends.get(&bucket).map_or(0, |end| end.0.max(0));
             rows = rows.saturating_add(u64::try_from(latest.0.saturating_sub(end)).unwrap_or(0));

@@ -1,25 +1,27 @@
 //! The daemon's own task: waits for whatever comes next, and does what the board says.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
-use weir_protocol::ids::TableId;
+use weir_protocol::ids::{TableId, TablePath};
 
 use super::board::{Action, Board};
 use super::lag::{self, Found, Known};
-use super::{Command, Running};
+use super::pauses::{Keeper, Pauses};
+use super::{Command, HeldSource, Running};
 use crate::cluster::{Heartbeat, HeartbeatAnswer};
 use crate::committer::{Committers, EpochFence};
 use crate::config::DaemonConfig;
 use crate::error::{Error, Result};
 use crate::lake_table::Warehouse;
 use crate::lease::Lease;
+use crate::maintenance::Maintenance;
 use crate::metrics::Metrics;
 use crate::phase::Phase;
 use crate::runner::{RoundReport, Runner, RunnerLimits};
@@ -41,6 +43,9 @@ pub(super) struct Ends {
     pub ready: watch::Sender<bool>,
     pub watched_until_ms: Arc<AtomicI64>,
     pub stop: CancellationToken,
+    pub pauses: Pauses,
+    pub paused: BTreeMap<TableId, TablePath>,
+    pub held: Arc<OnceLock<HeldSource>>,
 }
 
 type Looked = (i64, Vec<(TableId, Found)>);
@@ -63,6 +68,8 @@ pub(super) struct DaemonTask {
     ends: Ends,
     board: Board,
     committers: Committers,
+    maintenance: Maintenance,
+    keeper: Keeper,
     /// What a newer lease in the lake means; unknown until the cluster has said who it is.
     fence: Option<EpochFence>,
     rounds: JoinSet<Result<RoundReport>>,
@@ -90,8 +97,20 @@ impl DaemonTask {
         let (steps_in, steps) = mpsc::channel(STEP_QUEUE);
         let fence = config.foreign.map(fence);
         let now = Instant::now();
+        let maintenance = Maintenance::new(
+            Arc::clone(&resources.client),
+            warehouse.clone(),
+            Arc::clone(&resources.clock),
+            config.maintenance.clone(),
+        );
+        let mut ends = ends;
+        let mut board = Board::new(config.tables, config.retry.clone());
+        board.paused_before(std::mem::take(&mut ends.paused));
+        let keeper = Keeper::start(std::mem::take(&mut ends.pauses));
         Self {
-            board: Board::new(config.tables, config.retry.clone()),
+            maintenance,
+            keeper,
+            board,
             config,
             resources,
             warehouse,
@@ -189,8 +208,12 @@ impl DaemonTask {
                 max_rows: self.config.round.max_rows,
                 max_bytes: self.config.round.max_bytes,
             },
+            bad_record: self.config.bad_record,
         };
-        let signals = RoundSignals::default();
+        let signals = RoundSignals {
+            let_go: self.board.let_go(lease.table),
+            ..RoundSignals::default()
+        };
         self.running.insert(lease.table, signals.clone());
         let (steps, table, held) = (self.steps_in.clone(), lease.table, lease.clone());
         let round = self.rounds.spawn(async move {
@@ -222,12 +245,19 @@ impl DaemonTask {
         match &result {
             // A table that was forgotten meanwhile is not shown again.
             _ if !self.board.knows(lease.table) => {}
-            Ok(report) => self.metrics.round(&table, report, now_ms),
+            Ok(report) => {
+                self.metrics.round(&table, report, now_ms);
+                if let Some(committed) = &report.committed {
+                    self.maintenance
+                        .committed(&lease.path, lease.table, committed.snapshot);
+                }
+            }
             Err(_) => self.metrics.round_failed(&table),
         }
         self.board.ended(&lease, result, now_ms);
         if !self.board.knows(lease.table) {
             self.committers.forget(lease.table);
+            self.maintenance.forget(lease.table);
         }
         // The coordinator hears of it at once, and may have the next table.
         self.next_heartbeat = Instant::now();
@@ -347,15 +377,28 @@ impl DaemonTask {
             }
             Command::Pause { path, answer } => {
                 let paused = self.board.pause(&path);
-                let _ = answer.send(paused.map(|action| self.act(action.into_iter().collect())));
+                let paused = paused.map(|action| self.act(action.into_iter().collect()));
+                self.keep_pauses(paused, answer);
             }
             Command::Resume { path, answer } => {
-                let _ = answer.send(self.board.resume(&path));
+                let resumed = self.board.resume(&path);
+                self.keep_pauses(resumed, answer);
+            }
+            Command::AcceptLoss { path, answer } => {
+                let _ = answer.send(self.board.accept_loss(&path));
             }
             Command::RefreshLag { answer } => {
                 self.waiting_for_lag.push(answer);
                 self.next_look = Instant::now();
             }
+        }
+    }
+
+    fn keep_pauses(&self, changed: Result<()>, answer: oneshot::Sender<Result<()>>) {
+        match changed {
+            Ok(()) => self.keeper.keep(self.board.paused(), answer),
+            // Whoever asked may have gone.
+            Err(error) => drop(answer.send(Err(error))),
         }
     }
 
@@ -382,11 +425,13 @@ impl DaemonTask {
             Ok((as_of_ms, found)) => {
                 for (table, found) in found {
                     match found {
-                        Found::Behind(rows) => self.board.lagged(table, rows, as_of_ms),
+                        Found::Behind(rows) => self.board.lagged(table, Some(rows), as_of_ms),
+                        Found::Unknown => self.board.lagged(table, None, as_of_ms),
                         Found::Gone => {
                             let action = self.board.gone(table);
                             self.act(action.into_iter().collect());
                             self.committers.forget(table);
+                            self.maintenance.forget(table);
                         }
                     }
                 }
@@ -401,7 +446,18 @@ impl DaemonTask {
 
     /// Publishes the status if it changed.
     fn show(&self) {
-        let statuses = self.board.statuses(self.now_ms());
+        let mut statuses = self.board.statuses(self.now_ms());
+        for status in &mut statuses {
+            status.warning = self.maintenance.warning(status.table_id);
+            let counts = self.maintenance.counts(status.table_id);
+            self.metrics.maintained(&status.path.to_string(), counts);
+        }
+        if let Some(HeldSource(source)) = self.ends.held.get() {
+            let held = source();
+            for status in &mut statuses {
+                status.held = Some(held.get(&status.table_id).copied().unwrap_or_default());
+            }
+        }
         self.metrics.show(&statuses, &self.resources.budget);
         self.ends.statuses.send_if_modified(|shown| {
             let changed = **shown != statuses;
@@ -438,6 +494,11 @@ impl DaemonTask {
             }
         }
         self.calls.shutdown().await;
+        self.maintenance.end().await;
+        let kept = tokio::time::timeout(DISCARD_WAIT, self.keeper.end()).await;
+        if kept.is_err() {
+            tracing::warn!("what is paused may not be kept: the disk did not take it in time");
+        }
         self.looks.shutdown().await;
         self.board.give_back();
         self.show();

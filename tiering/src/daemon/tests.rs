@@ -7,6 +7,8 @@ use crate::status::{RoundOutcome, TableState};
 use crate::testing::Faults;
 use crate::testing::world::{Shape, World, bucket};
 
+mod others;
+
 fn config() -> DaemonConfig {
     let mut config = DaemonConfig {
         warehouse: "lake".to_owned(),
@@ -142,6 +144,72 @@ async fn pause_holds_a_table_and_resume_lets_it_go_on() {
 }
 
 #[tokio::test]
+async fn a_pause_outlives_the_daemon_and_holds_against_tier_now() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().auto = true;
+    world.cluster.state.lock().offer(&world.path);
+    let dir = tempfile::tempdir().unwrap();
+    let start = |world: &World| {
+        let runner = world.process(&Faults::default());
+        let components = Components {
+            client: runner.resources.client,
+            warehouse: runner.warehouse,
+            clock: Arc::new(SystemClock),
+        };
+        let config = DaemonConfig {
+            state_file: Some(dir.path().join("tiering.json")),
+            ..config()
+        };
+        Daemon::start_with(config, components, &mut Registry::default()).unwrap()
+    };
+    let first = start(&world);
+    until(&first, committed).await;
+    first.pause(&world.path).await.unwrap();
+    first.shutdown().await;
+    world.append(bucket(None, 0), 3);
+    let second = start(&world);
+    let status = until(&second, |status| {
+        status.activity == crate::status::Activity::Held
+    })
+    .await;
+    assert!(
+        matches!(status.state, TableState::Paused { .. }),
+        "{status:?}"
+    );
+    let refused = second.tier_now(&world.path).await;
+    assert!(
+        matches!(refused, Err(Error::PausedByPerson { .. })),
+        "{refused:?}"
+    );
+    second.resume(&world.path).await.unwrap();
+    until(&second, |status| status.lake_snapshot == Some(2)).await;
+    world.check(true).await;
+    second.shutdown().await;
+    let third = start(&world);
+    world.append(bucket(None, 0), 3);
+    until(&third, |status| status.lake_snapshot == Some(3)).await;
+    third.shutdown().await;
+}
+
+#[tokio::test]
+async fn tier_now_of_a_table_without_a_lake_leaves_no_entry() {
+    let world = World::new(Shape::plain(1)).await;
+    world.set_property("table.datalake.enabled", "false");
+    let handle = start(&world, &Faults::default());
+    handle.ready().await.unwrap();
+    let refused = handle.tier_now(&world.path).await.unwrap_err();
+    assert!(
+        refused
+            .to_string()
+            .contains("set table.datalake.enabled=true"),
+        "{refused}"
+    );
+    assert_eq!(handle.fresh_status(Duration::from_secs(10)).await, []);
+    handle.shutdown().await;
+}
+
+#[tokio::test]
 async fn tier_now_does_not_wait_for_the_coordinator() {
     let mut world = World::new(Shape::plain(1)).await;
     world.append(bucket(None, 0), 5);
@@ -197,7 +265,7 @@ async fn lag_is_not_told_while_a_bucket_cannot_be_read() {
     let unreadable = bucket(None, 1);
     world.cluster.state.lock().no_offsets.push(unreadable);
     let fresh = handle.fresh_status(Duration::from_secs(10)).await;
-    assert_eq!(fresh[0].lag_rows, Some(4), "what was known stays");
+    assert_eq!(fresh[0].lag_rows, None);
     handle.shutdown().await;
 }
 
@@ -342,5 +410,205 @@ async fn a_table_whose_writes_fail_leaves_another_its_freshness() {
     );
     let error = of(&handle.status(), &big).unwrap().last_error.unwrap();
     assert!(error.contains("d.db/big/bucket-0"), "{error}");
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn fc_061_a_person_accepts_a_loss_and_the_table_goes_on() {
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append_named(bucket(None, 0), 100, |_| true);
+    world.append_named(bucket(None, 0), 150, |_| true);
+    world.append_named(bucket(None, 0), 50, |_| true);
+    world.cluster.state.lock().offer(&world.path);
+    world.edit_log(bucket(None, 0), |log| {
+        log.batches.remove(1);
+    });
+    let handle = start(&world, &Faults::default());
+    let status = until(&handle, |status| {
+        matches!(status.state, TableState::Paused { .. })
+    })
+    .await;
+    let reason = status.last_error.unwrap();
+    assert!(reason.contains("bucket 0: lost range 100..250"), "{reason}");
+    let lost = handle.accept_loss(&world.path).await.unwrap();
+    let expected = LostOffsets {
+        partition: None,
+        bucket: 0,
+        from: 100,
+        to: 250,
+    };
+    assert_eq!(lost, [expected]);
+    until(&handle, |status| {
+        status.state == TableState::Healthy && status.lag_rows == Some(0)
+    })
+    .await;
+    let nothing = handle.accept_loss(&world.path).await;
+    assert!(
+        matches!(nothing, Err(Error::NothingLost { .. })),
+        "{nothing:?}"
+    );
+    handle.shutdown().await;
+    crate::bad_records::book::tests::assert_sound(&world).await;
+}
+
+/// Two tables, `slow` and `quick`, of one daemon; `quick` is the world's.
+async fn two_tables(
+    faults: &Faults,
+) -> (World, TablePath, weir_protocol::ids::TableBucket, Handle) {
+    let mut world = World::new(Shape::plain(1)).await;
+    let quick = world.path.clone();
+    world.add_table("slow", TableId(6)).await;
+    let slow = std::mem::replace(&mut world.path, quick.clone());
+    {
+        let mut state = world.cluster.state.lock();
+        state.auto = true;
+        state.offer(&slow);
+        state.offer(&quick);
+    }
+    let handle = start(&world, faults);
+    let of_slow = weir_protocol::ids::TableBucket {
+        table: TableId(6),
+        ..bucket(None, 0)
+    };
+    (world, slow, of_slow, handle)
+}
+
+/// Waits until the status of `path` is as wanted.
+async fn until_of(
+    handle: &Handle,
+    path: &TablePath,
+    wanted: impl Fn(&TableStatus) -> bool,
+) -> TableStatus {
+    let mut statuses = handle.watch();
+    let found = statuses.wait_for(|all| all.iter().any(|one| one.path == *path && wanted(one)));
+    let found = tokio::time::timeout(Duration::from_secs(30), found).await;
+    let found = found
+        .unwrap_or_else(|_| panic!("not in time: {:?}", handle.status()))
+        .unwrap();
+    found.iter().find(|one| one.path == *path).cloned().unwrap()
+}
+
+#[tokio::test]
+async fn fc_074_a_slow_commit_of_one_table_delays_no_other() {
+    let faults = Faults::default();
+    faults.hold(Some("put lake/d.db/slow/snapshot/"));
+    let (mut world, slow, of_slow, handle) = two_tables(&faults).await;
+    let quick = std::mem::replace(&mut world.path, slow.clone());
+    world.append(of_slow, 4);
+    until_of(&handle, &slow, |status| {
+        status.activity == crate::status::Activity::Committing
+    })
+    .await;
+    world.path = quick.clone();
+    for snapshot in 1..=5 {
+        world.append(bucket(None, 0), 1);
+        world.cluster.state.lock().offer(&quick);
+        until_of(&handle, &quick, |status| {
+            status.lake_snapshot == Some(snapshot)
+        })
+        .await;
+    }
+    let status = until_of(&handle, &slow, |_| true).await;
+    assert_eq!(status.activity, crate::status::Activity::Committing);
+    assert_eq!(status.lake_snapshot, None);
+    faults.hold(None);
+    until_of(&handle, &slow, |status| status.lake_snapshot == Some(1)).await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn fc_054_a_store_that_fails_for_a_while_ends_nothing_and_its_cause_is_shown() {
+    let faults = Faults::default();
+    faults.refuse("lake/d.db/t/bucket-0");
+    let mut world = World::new(Shape::plain(1)).await;
+    world.append(bucket(None, 0), 5);
+    world.cluster.state.lock().auto = true;
+    world.cluster.state.lock().offer(&world.path);
+    let handle = start(&world, &faults);
+    let mut pauses = Vec::new();
+    for wanted in 1..=4 {
+        let status = until(&handle, |status| {
+            matches!(status.state, TableState::Retrying { failures, .. } if failures >= wanted)
+        })
+        .await;
+        let TableState::Retrying {
+            next_attempt_ms, ..
+        } = status.state
+        else {
+            unreachable!()
+        };
+        let round = status.last_round.unwrap();
+        pauses.push(next_attempt_ms - round.started_ms - round.duration_ms);
+        let cause = status.last_error.unwrap();
+        assert!(
+            cause.contains("connection lost") && cause.contains("bucket-0"),
+            "{cause}"
+        );
+    }
+    assert!(pauses[3] > pauses[0], "pauses grow: {pauses:?}");
+    faults.allow();
+    until(&handle, |status| {
+        status.state == TableState::Healthy && status.lag_rows == Some(0)
+    })
+    .await;
+    world.check(true).await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn fc_078_lag_is_unknown_before_the_buckets_were_looked_at_and_zero_after_catching_up() {
+    let mut world = World::new(Shape::plain(2)).await;
+    world.append(bucket(None, 0), 100);
+    world.cluster.state.lock().no_offsets.push(bucket(None, 1));
+    world.cluster.state.lock().offer(&world.path);
+    let faults = Faults::default();
+    faults.hold(Some("table info"));
+    let handle = start(&world, &faults);
+    let status = until(&handle, |status| {
+        status.activity == crate::status::Activity::Splitting
+    })
+    .await;
+    assert_eq!((status.state, status.lag_rows), (TableState::Unknown, None));
+    faults.hold(None);
+    // One bucket is in the lake, the other may hold rows.
+    let status = until(&handle, committed).await;
+    assert_eq!(status.lag_rows, None);
+    assert!(
+        matches!(status.state, TableState::Retrying { .. }),
+        "{status:?}"
+    );
+    world.cluster.state.lock().no_offsets.clear();
+    until(&handle, |status| {
+        (status.state == TableState::Healthy) && status.lag_rows == Some(0)
+    })
+    .await;
+    handle.shutdown().await;
+}
+
+#[tokio::test]
+async fn a_bucket_that_stopped_for_good_leaves_the_others_their_freshness() {
+    let mut world = World::new(Shape::plain(2)).await;
+    world.names_are_required(true).await;
+    world.append_named(bucket(None, 0), 3, |_| false);
+    world.set_property("table.datalake.freshness", "1s");
+    world.cluster.state.lock().offer(&world.path);
+    let runner = world.process(&Faults::default());
+    let components = Components {
+        client: runner.resources.client,
+        warehouse: runner.warehouse,
+        clock: Arc::new(SystemClock),
+    };
+    // Whoever waits for the longest pause waits in vain.
+    let mut config = config();
+    config.retry.max_ms = 3_600_000;
+    let handle = Daemon::start_with(config, components, &mut Registry::default()).unwrap();
+    for snapshot in 1..=2 {
+        world.append_named(bucket(None, 1), 2, |_| true);
+        let status = until(&handle, |status| status.lake_snapshot == Some(snapshot)).await;
+        assert!(
+            matches!(status.state, TableState::Paused { .. }),
+            "{status:?}"
+        );
+    }
     handle.shutdown().await;
 }

@@ -1,8 +1,10 @@
 //! `weir serve`: the server alone.
 
+use std::path::Path;
+
 use weir_server::{Components, RunningServer, Server, ServerConfig};
 use weir_tiering::cli::exit::{Failure, Outcome};
-use weir_tiering::cli::settings::Settings;
+use weir_tiering::cli::settings::{Settings, absolute_url};
 use weir_tiering::cli::tier::{Parts, Surfaces, address, listen, say_ready, stop_signal};
 use weir_tiering::cli::{Serve, Serving};
 use weir_tiering::http::Probe;
@@ -46,15 +48,35 @@ pub(crate) fn config(flags: &Serving, settings: Settings) -> Outcome<ServerConfi
             "no data directory: give --data-dir, or set data-dir",
         ));
     }
+    let data_dir = std::path::absolute(data_dir).map_err(Failure::error)?;
+    let warehouse = flags.warehouse.clone().or(base.warehouse);
+    let warehouse = warehouse.as_deref().map(absolute_url).transpose()?;
+    if let Some(warehouse) = &warehouse {
+        warn_of_another_lake(&data_dir, warehouse);
+    }
+    let remote = flags.remote.clone().or(base.remote);
     Ok(ServerConfig {
         data_dir,
-        warehouse: flags.warehouse.clone().or(base.warehouse),
-        remote: flags.remote.clone().or(base.remote),
+        warehouse,
+        remote: remote.as_deref().map(absolute_url).transpose()?,
         listen: flags.listen.clone().unwrap_or(base.listen),
         advertise: flags.advertise.clone().or(base.advertise),
         tablets: flags.tablets.unwrap_or(base.tablets),
         ..base
     })
+}
+
+/// The data directory may hold a lake already, which a warehouse by flag or environment passes over.
+fn warn_of_another_lake(data_dir: &Path, warehouse: &str) {
+    let own = data_dir.join("lake");
+    let bare = warehouse.strip_prefix("file://").unwrap_or(warehouse);
+    if own.is_dir() && Path::new(bare) != own {
+        tracing::warn!(
+            warehouse, own = %own.display(),
+            "the warehouse is not the lake of this data directory, which is left alone (--warehouse or \
+             WEIR_WAREHOUSE)"
+        );
+    }
 }
 
 /// Starts a server.

@@ -1,6 +1,7 @@
 //! `weir up`: server and daemon in one process.
 
 use weir_server::ServerConfig;
+use weir_server::held::Held;
 use weir_tiering::cli::Up;
 use weir_tiering::cli::exit::{Failure, Outcome};
 use weir_tiering::cli::settings::Settings;
@@ -10,6 +11,7 @@ use weir_tiering::cli::tier::{
 use weir_tiering::config::{DaemonConfig, SaslConfig};
 
 use weir_tiering::http::Probe;
+use weir_tiering::status::HeldBack;
 
 use super::serve;
 
@@ -23,6 +25,19 @@ fn first_user(config: &ServerConfig) -> Option<SaslConfig> {
     })
 }
 
+fn back(held: Held) -> HeldBack {
+    let Held {
+        bytes,
+        oldest_ms,
+        partitions,
+    } = held;
+    HeldBack {
+        bytes,
+        oldest_ms,
+        partitions,
+    }
+}
+
 /// Runs both until SIGTERM or SIGINT: first the daemon ends its rounds, then the server stops.
 pub(crate) async fn run(arguments: Up) -> Outcome {
     let mut settings = Settings::load(&arguments.common)?;
@@ -33,12 +48,15 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
     let grpc = listen(&arguments.grpc).await?;
     let (http_address, grpc_address) = (address(&http)?, address(&grpc)?);
     let sasl = daemon.sasl.clone().or_else(|| first_user(&config));
+    let state_file = daemon.state_file.clone();
+    let state_file = state_file.unwrap_or_else(|| config.data_dir.join("tiering.json"));
     let server = serve::start(config).await?;
     let daemon = DaemonConfig {
         bootstrap: vec![server.addr()],
         warehouse: server.warehouse().to_owned(),
         sasl,
         foreign: Some(false),
+        state_file: Some(state_file),
         ..daemon
     };
     let (handle, registry) = match tier::start(daemon) {
@@ -48,6 +66,13 @@ pub(crate) async fn run(arguments: Up) -> Outcome {
             return Err(failure);
         }
     };
+    let held = server.held();
+    handle.tell_held(move || {
+        held()
+            .into_iter()
+            .map(|(id, held)| (id, back(held)))
+            .collect()
+    });
     let mut surfaces = Surfaces::new(stop.clone());
     surfaces.serve_grpc(grpc, handle.clone());
     let parts = Parts {

@@ -1,20 +1,28 @@
 //! Files as a source of rows: Parquet, CSV with a header line, JSON lines.
 
 use std::fs::File;
-use std::io::{BufReader, Seek};
+use std::io::{BufReader, Seek, SeekFrom};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use arrow::csv::reader::Format;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder};
 use parquet::errors::ParquetError;
+use parquet::file::metadata::ParquetMetaData;
+use weir_lake_format::parquet_pages::check_page_headers;
 
+use super::pairs::PlainPairs;
 use super::tpch::{BATCH_ROWS, Batches};
 
 /// Rows that are read to guess the types of a CSV or JSON file.
 const SAMPLE_ROWS: usize = 10_000;
+
+/// What is said of a file at which a decoder panicked.
+const DECODER_FAILED: &str = "its decoder failed: the file is damaged";
 
 /// How a file is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,12 +117,7 @@ impl Source {
         let mut file = open(path)?;
         let schema = match kind {
             Kind::Parquet => {
-                let builder = ParquetRecordBatchReaderBuilder::try_new(file).map_err(|source| {
-                    Error::Parquet {
-                        path: path.to_owned(),
-                        source,
-                    }
-                })?;
+                let builder = parquet(path, || ParquetRecordBatchReaderBuilder::try_new(file))?;
                 Arc::clone(builder.schema())
             }
             Kind::Csv => Format::default()
@@ -126,7 +129,8 @@ impl Source {
                     source,
                 })?,
             Kind::JsonLines => {
-                arrow::json::reader::infer_json_schema(BufReader::new(file), Some(SAMPLE_ROWS))
+                let text = PlainPairs::new(BufReader::new(file));
+                arrow::json::reader::infer_json_schema(text, Some(SAMPLE_ROWS))
                     .map(|(schema, _)| Arc::new(schema))
                     .map_err(|source| Error::Text {
                         path: path.to_owned(),
@@ -183,14 +187,15 @@ impl Source {
             source,
         })?;
         Ok(match self.kind {
-            Kind::Parquet => Box::new(
-                ParquetRecordBatchReaderBuilder::try_new(file)
-                    .and_then(|builder| builder.with_batch_size(BATCH_ROWS).build())
-                    .map_err(|source| Error::Parquet {
-                        path: self.path.clone(),
-                        source,
-                    })?,
-            ),
+            Kind::Parquet => {
+                let reader = parquet(&self.path, || {
+                    let pages = file.try_clone()?;
+                    let builder = ParquetRecordBatchReaderBuilder::try_new(file)?;
+                    check_pages(pages, builder.metadata())?;
+                    builder.with_batch_size(BATCH_ROWS).build()
+                })?;
+                Box::new(ParquetRows(Some(reader)))
+            }
             Kind::Csv => Box::new(
                 arrow::csv::ReaderBuilder::new(self.schema())
                     .with_header(true)
@@ -206,12 +211,52 @@ impl Source {
                     // A column that no row of the sample had is an error, not left out.
                     .with_strict_mode(true)
                     .with_batch_size(BATCH_ROWS)
-                    .build(BufReader::new(file))
+                    .build(PlainPairs::new(BufReader::new(file)))
                     .map_err(|source| Error::Text {
                         path: self.path.clone(),
                         source,
                     })?,
             ),
+        })
+    }
+}
+
+/// What the Parquet reader makes of a file. It panics at some damage, a negative length in a footer
+/// for one: that is the file's fault, and an error like any other.
+fn parquet<T>(path: &Path, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Error> {
+    let done = catch_unwind(AssertUnwindSafe(work));
+    let done = done.unwrap_or_else(|_| Err(ParquetError::General(DECODER_FAILED.to_owned())));
+    done.map_err(|source| Error::Parquet {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Refuses a file whose decoder would not come to an end.
+fn check_pages(file: File, metadata: &ParquetMetaData) -> Result<(), ParquetError> {
+    let mut reader = BufReader::new(file);
+    for group in metadata.row_groups() {
+        for column in group.columns() {
+            let (start, bytes) = column.byte_range();
+            reader.seek(SeekFrom::Start(start))?;
+            check_page_headers(&mut reader, bytes)
+                .map_err(|endless| ParquetError::External(endless.into()))?;
+        }
+    }
+    Ok(())
+}
+
+/// The batches of a Parquet file; none after a panic of the reader, which is an error here.
+struct ParquetRows(Option<ParquetRecordBatchReader>);
+
+impl Iterator for ParquetRows {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let reader = self.0.as_mut()?;
+        catch_unwind(AssertUnwindSafe(|| reader.next())).unwrap_or_else(|_| {
+            self.0 = None;
+            Some(Err(ArrowError::ParquetError(DECODER_FAILED.to_owned())))
         })
     }
 }
@@ -226,7 +271,7 @@ fn open(path: &Path) -> Result<File, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Array as _, AsArray as _, RecordBatch};
+    use arrow::array::{Array as _, AsArray as _};
 
     fn written(name: &str, text: &str) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
@@ -291,6 +336,16 @@ mod tests {
             let price = price.as_primitive::<arrow::datatypes::Decimal128Type>();
             assert_eq!((price.value(0), price.is_null(1)), (150, true));
         }
+    }
+
+    #[test]
+    fn a_character_beyond_the_second_plane_survives_its_json_escape() {
+        let line = "{\"\\ud840\\udc00\":\"\\ud840\\udc00\\udbff\\udfff\"}\n";
+        let (_folder, path) = written("a.jsonl", line);
+        let source = Source::open(&path).unwrap();
+        let batches = read(&source);
+        let column = batches[0].column_by_name("\u{20000}").unwrap();
+        assert_eq!(column.as_string::<i32>().value(0), "\u{20000}\u{10ffff}");
     }
 
     #[test]

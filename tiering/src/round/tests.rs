@@ -36,6 +36,7 @@ fn split(b: i32, start: i64, stop: i64) -> Split {
         total_buckets: TotalBuckets(4),
         start: LogOffset(start),
         stop: LogOffset(stop),
+        read_from: LogOffset(start),
     }
 }
 
@@ -46,6 +47,8 @@ fn result(b: i32, end: Option<i64>, rows: i64) -> SplitResult<&'static str> {
         rows,
         max_timestamp_ms: end,
         files: if rows > 0 { vec!["file"] } else { vec![] },
+        apart: Apart::default(),
+        bad: Vec::new(),
         fault: None,
     }
 }

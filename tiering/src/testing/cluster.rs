@@ -124,6 +124,21 @@ impl State {
         self.tables.get_mut(path).ok_or_else(|| missing(name))
     }
 
+    /// The table of a call that names it by path and id.
+    fn table_of(
+        &mut self,
+        name: &'static str,
+        path: &TablePath,
+        id: TableId,
+    ) -> Result<&mut FakeTable> {
+        let table = self.table(name, path)?;
+        if table.info.id == id {
+            Ok(table)
+        } else {
+            Err(missing(name))
+        }
+    }
+
     fn by_id(&mut self, id: TableId) -> Option<(&TablePath, &mut FakeTable)> {
         self.tables
             .iter_mut()
@@ -245,10 +260,10 @@ impl TieringClient for FakeCluster {
         .await
     }
 
-    async fn lake_progress(&self, path: &TablePath, _table: TableId) -> Result<LakeProgress> {
+    async fn lake_progress(&self, path: &TablePath, table: TableId) -> Result<LakeProgress> {
         self.call("lake snapshot", |state| {
             let registered = state
-                .table("lake snapshot", path)?
+                .table_of("lake snapshot", path, table)?
                 .registered
                 .last()
                 .cloned();
@@ -317,7 +332,11 @@ impl TieringClient for FakeCluster {
         ends: &BTreeMap<TableBucket, LogOffset>,
     ) -> Result<String> {
         self.call("prepare", |state| {
-            let last = state.table("prepare", path)?.registered.last().cloned();
+            let last = state
+                .table_of("prepare", path, table)?
+                .registered
+                .last()
+                .cloned();
             let mut all = last
                 .map(|(_, file)| state.files[&file].1.clone())
                 .unwrap_or_default();
@@ -333,7 +352,7 @@ impl TieringClient for FakeCluster {
     async fn register(&self, registration: &Registration) -> Result<()> {
         self.call("register", |state| {
             // As the reference: no check of order, the last call wins.
-            let table = state.table("register", &registration.path)?;
+            let table = state.table_of("register", &registration.path, registration.table)?;
             if !registration.keep_all {
                 table.registered.clear();
             }
@@ -397,7 +416,7 @@ struct FakeReader {
 impl LogReader for FakeReader {
     fn add(&mut self, split: &Split) {
         self.positions
-            .insert(split.bucket, (split.start.0, split.stop.0));
+            .insert(split.bucket, (split.read_from.0, split.stop.0));
     }
 
     fn remove(&mut self, bucket: TableBucket) {

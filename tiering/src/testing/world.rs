@@ -73,7 +73,7 @@ pub(crate) struct World {
     pub path: TablePath,
     next_row: i64,
     /// What was appended, per bucket, by offset; `None` where an empty batch took the offset.
-    rows: BTreeMap<TableBucket, Vec<Option<i64>>>,
+    pub(super) rows: BTreeMap<TableBucket, Vec<Option<i64>>>,
 }
 
 pub(crate) const TABLE: TableId = TableId(7);
@@ -154,7 +154,9 @@ impl World {
             partition_keys: shape.partitions.iter().map(|_| "day".to_owned()).collect(),
             bucket_count: TotalBuckets(shape.buckets),
             bucket_layout_epoch: shape.epoch,
-            properties: BTreeMap::new(),
+            properties: [("table.datalake.enabled", "true")]
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .into(),
         };
         let view = |(id, count): (i64, Option<i32>)| PartitionView {
             id: PartitionId(id),
@@ -190,13 +192,14 @@ impl World {
         world
     }
 
-    fn root(&self) -> Path {
+    pub(crate) fn root(&self) -> Path {
         table_path(&Path::from("lake"), &self.path.database, &self.path.table).unwrap()
     }
 
     /// A second table as this one was made, with nothing in it; `path` names it from now on.
     pub(crate) async fn add_table(&mut self, name: &str, id: TableId) {
-        let schema = self.lake().await.latest_schema().await.unwrap();
+        let mut schema = self.lake().await.latest_schema().await.unwrap();
+        schema.id = 0;
         let mut table = self.cluster.state.lock().tables[&self.path].clone();
         table.info.id = id;
         table.logs.clear();
@@ -225,13 +228,31 @@ impl World {
             .unwrap()
     }
 
+    /// Sets a property of the table in the cluster.
+    pub(crate) fn set_property(&self, key: &str, value: &str) {
+        let mut state = self.cluster.state.lock();
+        let table = state.tables.get_mut(&self.path).unwrap();
+        let properties = &mut table.info.properties;
+        properties.insert(key.to_owned(), value.to_owned());
+    }
+
     /// Appends a batch of `rows` rows.
     pub(crate) fn append(&mut self, bucket: TableBucket, rows: i64) {
+        self.append_named(bucket, rows, |id| id % 3 != 0);
+    }
+
+    /// Appends a batch of `rows` rows, those with a name of which `is_named` says so.
+    pub(crate) fn append_named(
+        &mut self,
+        bucket: TableBucket,
+        rows: i64,
+        is_named: impl Fn(i64) -> bool,
+    ) {
         let ids: Vec<i64> = (self.next_row..self.next_row + rows).collect();
         self.next_row += rows;
         let names: Vec<Option<String>> = ids
             .iter()
-            .map(|id| (id % 3 != 0).then(|| format!("row {id}")))
+            .map(|id| is_named(*id).then(|| format!("row {id}")))
             .collect();
         let day = bucket.partition.map(|id| vec![format!("p{id}"); ids.len()]);
         let info = self.cluster.state.lock().tables[&self.path].info.clone();
@@ -250,6 +271,21 @@ impl World {
         let none = BatchIdentity::NO_WRITER;
         let bytes = encode_append(info.schema_id, none, -1, &batch, Compression::None).unwrap();
         self.store_batch(bucket, &bytes, ids.into_iter().map(Some).collect());
+    }
+
+    /// Appends a batch whose row `null_at` has no id although its column forbids it, as a client that
+    /// does not look would.
+    pub(crate) fn append_with_null_id(&mut self, bucket: TableBucket, rows: i64, null_at: i64) {
+        let ids: Vec<Option<i64>> = (0..rows).map(|id| (id != null_at).then_some(id)).collect();
+        let names: Vec<String> = (0..rows).map(|id| format!("row {id}")).collect();
+        let columns: [(&str, Arc<dyn Array>); 2] = [
+            ("id", Arc::new(Int64Array::from(ids.clone()))),
+            ("name", Arc::new(StringArray::from(names))),
+        ];
+        let batch = RecordBatch::try_from_iter(columns).unwrap();
+        let none = BatchIdentity::NO_WRITER;
+        let bytes = encode_append(SchemaId(1), none, -1, &batch, Compression::None).unwrap();
+        self.store_batch(bucket, &bytes, ids);
     }
 
     /// Adds a nullable BIGINT column to both sides; rows that are appended from now on have a value
@@ -321,6 +357,7 @@ impl World {
                 max_rows: u64::MAX,
                 max_bytes: u64::MAX,
             },
+            bad_record: crate::bad_records::Policy::Stop,
         }
     }
 

@@ -13,6 +13,7 @@ use crate::cluster::{BucketFault, Fetched, OffsetKind, TableInfo, TieringClient,
 use crate::enumerate::{BucketGroup, TableView, bucket_groups};
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
+use crate::ranges::Offsets;
 use crate::split::Split;
 use crate::worker::decode::decode;
 use crate::worker::schemas::Schemas;
@@ -42,6 +43,33 @@ impl LogExtent {
             partition: self.partition.clone(),
             bucket: bucket.bucket.0,
         }
+    }
+}
+
+/// A range of a log whose rows are wanted.
+#[derive(Clone, Debug)]
+pub(super) struct Wanted {
+    pub start: LogOffset,
+    pub end: LogOffset,
+    /// Offsets within it whose rows are not; ascending.
+    pub apart: Vec<Offsets>,
+}
+
+impl Wanted {
+    /// The wanted offsets among `from..to`.
+    fn within(&self, from: LogOffset, to: LogOffset) -> Vec<Offsets> {
+        let (mut next, end) = (from.max(self.start), to.min(self.end));
+        let mut parts = Vec::new();
+        for apart in &self.apart {
+            if next < apart.start && next < end {
+                parts.push(next..apart.start.min(end));
+            }
+            next = next.max(apart.end);
+        }
+        if next < end {
+            parts.push(next..end);
+        }
+        parts
     }
 }
 
@@ -139,7 +167,7 @@ impl Logs<'_> {
         Ok(())
     }
 
-    /// The rows of `ranges` (ascending, without overlap), as far as the log holds them.
+    /// The rows of `ranges`, as far as the log holds them.
     ///
     /// # Errors
     /// If the log can't be read now, and no server says that it is damaged.
@@ -147,18 +175,20 @@ impl Logs<'_> {
         &self,
         bucket: TableBucket,
         extent: &LogExtent,
-        ranges: &[(LogOffset, LogOffset)],
+        ranges: &[Wanted],
     ) -> Result<Result<LogRead, Damaged>> {
         let mut read = LogRead {
             sums: vec![Multiset::default(); ranges.len()],
             missing: Vec::new(),
         };
-        let (Some((first, _)), Some((_, stop))) = (ranges.first(), ranges.last()) else {
+        let first = ranges.iter().map(|wanted| wanted.start).min();
+        let stop = ranges.iter().map(|wanted| wanted.end).max();
+        let (Some(first), Some(stop)) = (first, stop) else {
             return Ok(Ok(read));
         };
-        let from = extent.start.max(*first).min(*stop);
-        let to = extent.end.min(*stop).max(from);
-        read.lacks(*first, from);
+        let from = extent.start.max(first).min(stop);
+        let to = extent.end.min(stop).max(from);
+        read.lacks(first, from);
         if from < to {
             let split = Split {
                 bucket,
@@ -166,6 +196,7 @@ impl Logs<'_> {
                 total_buckets: extent.total_buckets,
                 start: from,
                 stop: to,
+                read_from: from,
             };
             match self.read_split(&split, ranges, &mut read).await {
                 Ok(None) => {}
@@ -174,14 +205,48 @@ impl Logs<'_> {
                 Err(error) => return Err(error),
             }
         }
-        read.lacks(to, *stop);
+        read.lacks(to, stop);
         Ok(Ok(read))
+    }
+
+    /// What the log has lost from `from` to its end, and why it can't be read there, if it can't.
+    /// Reads that stretch.
+    ///
+    /// # Errors
+    /// As [`Logs::read`].
+    pub(super) async fn walk(
+        &self,
+        bucket: TableBucket,
+        extent: &LogExtent,
+        from: LogOffset,
+    ) -> Result<(Vec<(LogOffset, LogOffset)>, Option<String>)> {
+        let mut read = LogRead::default();
+        let start = extent.start.max(from).min(extent.end);
+        read.lacks(from, start);
+        if start == extent.end {
+            return Ok((read.missing, None));
+        }
+        let split = Split {
+            bucket,
+            partition: extent.partition.clone(),
+            total_buckets: extent.total_buckets,
+            start,
+            stop: extent.end,
+            read_from: start,
+        };
+        let said = match self.read_split(&split, &[], &mut read).await {
+            Ok(damaged) => damaged.map(|Damaged(said)| said),
+            Err(error @ Error::Log { .. }) => Some(error.chain()),
+            Err(error) => return Err(error),
+        };
+        let said = said.map(|said| said.replace(&format!("{bucket}: "), ""));
+        Ok((read.missing, said))
     }
 
     async fn read_split(
         &self,
         split: &Split,
-        ranges: &[(LogOffset, LogOffset)],
+        ranges: &[Wanted],
         read: &mut LogRead,
     ) -> Result<Option<Damaged>> {
         let path = self.lake.path();
@@ -236,30 +301,28 @@ impl Logs<'_> {
         schemas: &Schemas,
         bucket: TableBucket,
         batch: &LogBatch,
-        (ranges, read): (&[(LogOffset, LogOffset)], &mut LogRead),
+        (ranges, read): (&[Wanted], &mut LogRead),
     ) -> Result<()> {
         let (base, next) = (batch.header.base_offset, batch.next_offset());
         if batch.header.record_count == 0 {
             return Ok(());
         }
-        for ((start, end), sum) in ranges.iter().zip(&mut read.sums) {
-            let range = base.max(*start)..next.min(*end);
-            if range.start >= range.end {
-                continue;
+        for (wanted, sum) in ranges.iter().zip(&mut read.sums) {
+            for range in wanted.within(base, next) {
+                let form = schemas.get(batch.header.schema_id).await?;
+                let rows = decode(&form.log, batch, &range).map_err(|source| Error::Log {
+                    table: self.lake.path().clone(),
+                    bucket,
+                    offset: base,
+                    source,
+                })?;
+                let position = Position {
+                    bucket,
+                    offset: range.start,
+                    timestamp_ms: batch.header.commit_timestamp_ms,
+                };
+                sum.add_rows(&form.alignment.apply(&rows, position)?, self.lake)?;
             }
-            let form = schemas.get(batch.header.schema_id).await?;
-            let rows = decode(&form.log, batch, &range).map_err(|source| Error::Log {
-                table: self.lake.path().clone(),
-                bucket,
-                offset: base,
-                source,
-            })?;
-            let position = Position {
-                bucket,
-                offset: range.start,
-                timestamp_ms: batch.header.commit_timestamp_ms,
-            };
-            sum.add_rows(&form.alignment.apply(&rows, position)?, self.lake)?;
         }
         Ok(())
     }

@@ -9,11 +9,11 @@ use futures::TryStreamExt as _;
 use weir_lake_format::{DataFileMeta, Partition, Split as LakeSplit, canonical_json};
 use weir_protocol::ids::{LogOffset, TableBucket};
 
-use super::logs::{Damaged, LogExtent, LogRead, Logs, unreadable};
+use super::logs::{Damaged, LogExtent, LogRead, Logs, Wanted, unreadable};
 use super::{Finding, Gone, LakeBucket, Step, lake_bucket};
 use crate::error::{Result, sentence};
 use crate::lake_table::LakeTable;
-use crate::ranges::BucketRange;
+use crate::ranges::{BucketRange, Offsets};
 
 /// Files that a finding names.
 const FILES_NAMED: usize = 3;
@@ -69,8 +69,8 @@ pub(super) struct Compared {
 /// What the log of a bucket gave for the ranges of all steps.
 #[derive(Debug)]
 struct BucketRead {
-    /// Snapshot, start, end; as the sums.
-    ranges: Vec<(i64, LogOffset, LogOffset)>,
+    /// Snapshot and range; as the sums.
+    ranges: Vec<(i64, Wanted)>,
     read: LogRead,
 }
 
@@ -135,21 +135,22 @@ impl Comparison<'_> {
         steps: &[Step],
         findings: &mut Vec<Finding>,
     ) -> Result<BTreeMap<TableBucket, BucketRead>> {
-        let mut wanted = BTreeMap::<TableBucket, Vec<(i64, LogOffset, LogOffset)>>::new();
+        let mut wanted = BTreeMap::<TableBucket, Vec<(i64, Wanted)>>::new();
         for step in steps {
             for range in step.ranges.iter().filter(|range| range.start < range.end) {
                 let bucket = self.log_bucket(range);
                 let ranges = wanted.entry(bucket).or_default();
-                ranges.push((step.snapshot, range.start, range.end));
+                let (start, end) = (range.start, range.end);
+                let apart = range.apart.all();
+                ranges.push((step.snapshot, Wanted { start, end, apart }));
             }
         }
         let mut reads = BTreeMap::new();
-        for (bucket, mut ranges) in wanted {
+        for (bucket, ranges) in wanted {
             let Some(extent) = self.extents.get(&bucket) else {
                 continue;
             };
-            ranges.sort_unstable_by_key(|(_, start, end)| (*end, *start));
-            let offsets: Vec<_> = ranges.iter().map(|(_, s, e)| (*s, *e)).collect();
+            let offsets: Vec<_> = ranges.iter().map(|(_, wanted)| wanted.clone()).collect();
             match self.logs.read(bucket, extent, &offsets).await? {
                 Ok(read) => drop(reads.insert(bucket, BucketRead { ranges, read })),
                 Err(Damaged(said)) => {
@@ -240,7 +241,7 @@ impl Comparison<'_> {
                 }
                 // A dropped partition has no log any more.
                 None if !self.extents.contains_key(&bucket) && !self.is_listed(range) => {
-                    vec![(range.start, range.end)]
+                    without(vec![(range.start, range.end)], &range.apart.all())
                 }
                 None => {
                     all.is_damaged = true;
@@ -251,7 +252,7 @@ impl Comparison<'_> {
             if offsets > 0 {
                 compared.gone_of(range).offsets += offsets;
             }
-            let held = range.end.0 - range.start.0 - offsets;
+            let held = range.end.0 - range.start.0 - range.apart.count() - offsets;
             all.beside.push((range, held));
             all.missing.extend(lacking);
         }
@@ -317,20 +318,34 @@ impl Comparison<'_> {
 
 impl BucketRead {
     fn sum(&self, snapshot: i64, range: &BucketRange) -> Multiset {
-        let wanted = (snapshot, range.start, range.end);
         let mut sums = self.ranges.iter().zip(&self.read.sums);
-        let found = sums.find(|(one, _)| **one == wanted);
+        let found = sums.find(|((of, one), _)| {
+            *of == snapshot && (one.start, one.end) == (range.start, range.end)
+        });
         found.map(|(_, sum)| *sum).unwrap_or_default()
     }
 
-    /// The offsets of a range that the log lacks.
+    /// The offsets of a range that the log lacks, of those whose rows are in the range's files.
     fn missing(&self, range: &BucketRange) -> Vec<(LogOffset, LogOffset)> {
         let missing = self.read.missing.iter();
-        missing
+        let within = missing
             .map(|(from, to)| ((*from).max(range.start), (*to).min(range.end)))
-            .filter(|(from, to)| from < to)
-            .collect()
+            .filter(|(from, to)| from < to);
+        without(within.collect(), &range.apart.all())
     }
+}
+
+/// Stretches less the offsets apart, which ascend.
+fn without(
+    stretches: Vec<(LogOffset, LogOffset)>,
+    apart: &[Offsets],
+) -> Vec<(LogOffset, LogOffset)> {
+    let apart: Vec<_> = apart.iter().map(|o| (o.start, o.end)).collect();
+    let rest = stretches
+        .into_iter()
+        .flat_map(|(from, to)| held(from.0, to.0, &apart));
+    rest.map(|(from, to)| (LogOffset(from), LogOffset(to)))
+        .collect()
 }
 
 impl Compared {
@@ -440,6 +455,7 @@ mod tests {
             start: LogOffset(5),
             end: LogOffset(9),
             rows: 4,
+            apart: crate::ranges::Apart::default(),
         };
         assert!(is_in_order(&range, &[file(7, 2), file(5, 2)]));
         assert!(

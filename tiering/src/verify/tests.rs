@@ -44,6 +44,21 @@ async fn all_rows_are_compared_while_the_log_holds_them_all() {
 }
 
 #[tokio::test]
+async fn what_expired_snapshots_brought_is_said_to_be_unaudited() {
+    let report = audit_after(async |world| {
+        world.append(bucket(None, 0), 7);
+        world.recover().await;
+        let lake = world.lake().await;
+        let first = lake.paths().snapshot(1);
+        lake.store().delete(&first).await.unwrap();
+    })
+    .await;
+    assert_eq!(report.findings, []);
+    assert_eq!((report.expired_before, report.rows), (Some(2), 7));
+    assert_eq!(audit_after(async |_| {}).await.expired_before, None);
+}
+
+#[tokio::test]
 async fn what_the_log_lost_is_counted_and_all_the_rest_compared() {
     for lost in 0..3 {
         let report = audit_after(async |world| {
@@ -167,4 +182,48 @@ async fn a_lake_ahead_of_its_log_is_found() {
         found,
         ["bucket 1: the lake ends at 15, the log already at 10"]
     );
+}
+
+#[tokio::test]
+async fn lost_and_unreadable_offsets_are_told_from_rows_that_are_not_tiered_yet() {
+    let report = audit_after(async |world| {
+        for b in [0, 1] {
+            for _ in 0..3 {
+                world.append(bucket(None, b), 5);
+            }
+        }
+        // A repair gave up the fifth batch of bucket 0.
+        world.edit_log(bucket(None, 0), |log| {
+            log.batches.remove(4);
+        });
+    })
+    .await;
+    assert_eq!((report.findings.len(), report.behind_rows), (0, 25));
+    let lost: Vec<String> = report.ends[0]
+        .lost
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    assert_eq!(lost, ["bucket 0: offsets 20..25"]);
+    assert_eq!(
+        (&report.ends[1].lost, &report.ends[1].unreadable),
+        (&vec![], &None)
+    );
+
+    let report = audit_after(async |world| {
+        world.append(bucket(None, 1), 5);
+        let trouble = Trouble {
+            code: Some(ErrorCode::LogStorage),
+            ..Trouble::passing(format!("{}: 0.log: damaged at byte 7", bucket(None, 1)))
+        };
+        world
+            .cluster
+            .state
+            .lock()
+            .failing
+            .insert(bucket(None, 1), trouble);
+    })
+    .await;
+    let said = report.ends[1].unreadable.as_deref();
+    assert_eq!(said, Some("0.log: damaged at byte 7"));
 }

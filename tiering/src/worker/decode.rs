@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema as ArrowSchema, SchemaRef};
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::arrow::DecodeLimits;
 use weir_protocol::record::rows::RowFormat;
@@ -64,13 +64,43 @@ impl LogForm {
         };
         Self {
             schema: Arc::clone(schema),
-            arrow: schema.arrow_schema(),
+            arrow: lenient(&schema.arrow_schema()),
             format,
             limits: DecodeLimits {
                 max_uncompressed_bytes: max_batch_bytes,
             },
         }
     }
+}
+
+impl LogForm {
+    /// Of batches in Arrow, whatever the table's own are.
+    pub(crate) fn in_arrow(self) -> Self {
+        Self {
+            format: LogFormat::Arrow,
+            ..self
+        }
+    }
+}
+
+/// The same columns, all nullable: a null where none may be is one row's fault, not its batch's, and
+/// is found where rows are fitted to the lake.
+fn lenient(schema: &SchemaRef) -> SchemaRef {
+    Arc::new(ArrowSchema::new(lenient_fields(schema.fields())))
+}
+
+fn lenient_fields(fields: &Fields) -> Fields {
+    fields.iter().map(lenient_field).collect()
+}
+
+fn lenient_field(field: &FieldRef) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::List(element) => DataType::List(lenient_field(element)),
+        DataType::Struct(fields) => DataType::Struct(lenient_fields(fields)),
+        // Arrow allows no null among entries and keys.
+        other => other.clone(),
+    };
+    Arc::new(Field::new(field.name(), data_type, true))
 }
 
 /// The rows of `range`, which lies within the batch; not copied.

@@ -12,14 +12,17 @@ use weir_lake_format::write::{CommitMessage, DataFileWriter, WriteTarget, Writer
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::LogBatch;
 
-use super::WorkerResources;
+use super::convert::{Convert, Converted};
 use super::decode::decode;
 use super::schemas::Schemas;
+use super::{BadRecordRules, WorkerResources};
 use crate::align::Position;
+use crate::bad_records::{BadRecord, MAX_BYTES, MAX_RECORDS, Policy};
 use crate::cluster::{TableInfo, Trouble};
 use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 use crate::memory::{MemoryBudget, Reservation, WriterMemory};
+use crate::ranges::{self, Apart, Offsets};
 use crate::round::SplitResult;
 use crate::split::Split;
 use crate::wall::{local_ms, unique_name};
@@ -33,11 +36,27 @@ pub(super) struct LaneInput {
     pub memory: Reservation,
 }
 
+/// What all lanes of a round share.
+#[derive(Debug)]
+pub(super) struct LaneContext {
+    /// The log's schemas.
+    pub schemas: Arc<Schemas>,
+    /// The table in the cluster.
+    pub info: Arc<TableInfo>,
+    /// The table in the lake.
+    pub lake: Arc<LakeTable>,
+    /// What is done with bad records.
+    pub bad_records: BadRecordRules,
+}
+
 /// What a lane works with; its open file apart, so that it can be used while the file is away.
 #[derive(Debug)]
 struct Setting {
     schemas: Arc<Schemas>,
     lake: Arc<LakeTable>,
+    policy: Policy,
+    /// Offsets that an earlier round diverted.
+    diverted: Vec<Offsets>,
     cpu: Arc<Semaphore>,
     clock: Arc<dyn Clock>,
     target_file_bytes: u64,
@@ -52,6 +71,9 @@ pub(super) struct Lane {
     budget: MemoryBudget,
     next: LogOffset,
     rows: i64,
+    apart: Apart,
+    bad: Vec<BadRecord>,
+    bad_bytes: usize,
     max_timestamp_ms: Option<i64>,
     writer: Option<DataFileWriter>,
     files: Vec<CommitMessage>,
@@ -61,25 +83,34 @@ impl Lane {
     /// A lane for one split; opens nothing yet.
     pub(super) fn new(
         resources: &WorkerResources,
-        schemas: &Arc<Schemas>,
-        info: &TableInfo,
-        lake: &Arc<LakeTable>,
+        context: &LaneContext,
         split: &Split,
     ) -> Result<Self> {
+        let lake = &context.lake;
+        let diverted = context.bad_records.diverted.get(&split.bucket).cloned();
         let setting = Setting {
-            schemas: Arc::clone(schemas),
+            schemas: Arc::clone(&context.schemas),
+            policy: context.bad_records.policy,
+            diverted: diverted.unwrap_or_default(),
             cpu: Arc::clone(&resources.cpu),
             clock: Arc::clone(&resources.clock),
             target_file_bytes: lake.target_file_bytes(resources.target_file_bytes)?,
-            partition: lake.partition(info, split.partition.as_deref())?,
+            partition: lake.partition(&context.info, split.partition.as_deref())?,
             lake: Arc::clone(lake),
             split: split.clone(),
         };
+        let mut apart = Apart::default();
+        if split.start < split.read_from {
+            apart.lost.push(split.start..split.read_from);
+        }
         Ok(Self {
             setting,
             budget: resources.budget.clone(),
-            next: split.start,
+            next: split.read_from,
             rows: 0,
+            apart,
+            bad: Vec::new(),
+            bad_bytes: 0,
             max_timestamp_ms: None,
             writer: None,
             files: Vec::new(),
@@ -120,45 +151,56 @@ impl Lane {
             rows: self.rows,
             max_timestamp_ms: self.max_timestamp_ms,
             files: self.files,
+            apart: self.apart,
+            bad: self.bad,
             fault,
         }
     }
 
-    /// Writes all input, or what comes before a batch that does not decode: that is a fault of this
-    /// bucket alone.
+    /// Writes all input, or what comes before a batch that does not decode or a row that the lake
+    /// can't take: that is a fault of this bucket alone.
     async fn write_readable(
         &mut self,
         input: &mut mpsc::Receiver<LaneInput>,
         memory: &WriterMemory,
     ) -> Result<Option<Trouble>> {
-        match self.write_all(input, memory).await {
-            Ok(()) => Ok(None),
-            Err(error @ Error::Log { .. }) => {
-                self.close_file(memory).await?;
-                Ok(Some(Trouble::lasting(error.chain())))
-            }
-            Err(error) => Err(error),
-        }
+        let fault = match self.write_all(input, memory).await {
+            Ok(None) => return Ok(None),
+            Ok(Some(fault)) => fault,
+            Err(error @ Error::Log { .. }) => Trouble::lasting(error.chain()),
+            Err(error @ Error::NewerSchema { .. }) => Trouble::passing(error.chain()),
+            Err(error) => return Err(error),
+        };
+        self.close_file(memory).await?;
+        Ok(Some(fault))
     }
 
     async fn write_all(
         &mut self,
         input: &mut mpsc::Receiver<LaneInput>,
         memory: &WriterMemory,
-    ) -> Result<()> {
+    ) -> Result<Option<Trouble>> {
         loop {
             tokio::select! {
                 biased;
                 () = memory.roll_asked() => self.close_file(memory).await?,
                 received = input.recv() => match received {
-                    Some(received) => self.write(received, memory).await?,
-                    None => return self.close_file(memory).await,
+                    Some(received) => {
+                        if let Some(fault) = self.write(received, memory).await? {
+                            return Ok(Some(fault));
+                        }
+                    }
+                    None => {
+                        self.close_file(memory).await?;
+                        return Ok(None);
+                    }
                 },
             }
         }
     }
 
-    async fn write(&mut self, input: LaneInput, memory: &WriterMemory) -> Result<()> {
+    /// Writes one batch; a fault if it holds a row at which the bucket stops.
+    async fn write(&mut self, input: LaneInput, memory: &WriterMemory) -> Result<Option<Trouble>> {
         let LaneInput {
             batch,
             memory: mut held,
@@ -166,16 +208,39 @@ impl Lane {
         let (base, end) = (batch.header.base_offset, batch.next_offset());
         let timestamp_ms = batch.header.commit_timestamp_ms;
         let range = self.next.max(base)..end.min(self.setting.split.stop);
+        let mut reached = range.end;
+        let mut fault = None;
         if range.start < range.end && batch.header.record_count > 0 {
-            let rows = self.setting.decode(batch, range.clone()).await?;
-            held.resize(u64::try_from(rows.get_array_memory_size()).unwrap_or(u64::MAX));
-            self.append(rows, range.start).await?;
+            let converted = self.setting.decode(batch, range).await?;
+            held.resize(converted.memory_bytes());
+            reached = converted.reached;
+            for (first, rows) in converted.good {
+                self.append(rows, first).await?;
+            }
             memory.set(self.writer.as_ref().map_or(0, writer_bytes));
+            for offsets in converted.diverted {
+                (offsets.start.0..offsets.end.0)
+                    .for_each(|offset| ranges::push(&mut self.apart.diverted, LogOffset(offset)));
+            }
+            self.bad_bytes += converted.bad.iter().map(|r| r.record.len()).sum::<usize>();
+            self.bad.extend(converted.bad);
+            fault = converted.stopped.or_else(|| self.has_many_bad());
         }
         drop(held);
         self.max_timestamp_ms = self.max_timestamp_ms.max(Some(timestamp_ms));
-        self.next = self.next.max(range.end);
-        Ok(())
+        self.next = self.next.max(reached);
+        Ok(fault)
+    }
+
+    /// Bad records are held in memory until the round ends: a round takes only so many.
+    fn has_many_bad(&self) -> Option<Trouble> {
+        let many = self.bad.len() >= MAX_RECORDS || self.bad_bytes >= MAX_BYTES;
+        let count = self.bad.len();
+        many.then(|| {
+            Trouble::passing(format!(
+                "{count} bad records in one round, more in the next"
+            ))
+        })
     }
 
     async fn append(&mut self, rows: RecordBatch, first: LogOffset) -> Result<()> {
@@ -205,9 +270,9 @@ impl Lane {
 }
 
 impl Setting {
-    /// The rows of `range` in the lake's columns. Runs off the async threads, under a processor
-    /// permit.
-    async fn decode(&self, batch: LogBatch, range: Range<LogOffset>) -> Result<RecordBatch> {
+    /// The rows of `range` in the lake's columns, and what is bad among them. Runs off the async
+    /// threads, under a processor permit.
+    async fn decode(&self, batch: LogBatch, range: Range<LogOffset>) -> Result<Converted> {
         let form = self.schemas.get(batch.header.schema_id).await?;
         // The semaphore is closed only when the daemon is gone.
         let permit = Arc::clone(&self.cpu)
@@ -215,6 +280,11 @@ impl Setting {
             .await
             .map_err(|_| Error::Stopped)?;
         let (bucket, table) = (self.split.bucket, self.lake.path().clone());
+        let convert = Convert {
+            policy: self.policy,
+            partition: self.split.partition.clone(),
+            diverted: self.diverted.clone(),
+        };
         let decoded = tokio::task::spawn_blocking(move || {
             let _permit = permit;
             let offset = batch.header.base_offset;
@@ -230,7 +300,7 @@ impl Setting {
                 offset: range.start,
                 timestamp_ms,
             };
-            form.alignment.apply(&rows, position)
+            convert.run(&form, &rows, position, batch.header.schema_id)
         });
         match decoded.await {
             Ok(rows) => rows,

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use arrow::array::RecordBatch;
 use parking_lot::Mutex;
 use weir_protocol::ids::SchemaId;
 
 use super::decode::LogForm;
-use crate::align::Alignment;
+use crate::align::{Alignment, Position};
 use crate::cluster::{TableInfo, TieringClient};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 
 /// How batches of one schema are decoded and aligned.
@@ -58,12 +59,45 @@ impl Schemas {
         } else {
             self.client.schema(self.lake.path(), id).await?
         };
-        let alignment = Alignment::new(self.lake.path(), &schema, &self.lake.schema)?;
+        let alignment = match Alignment::new(self.lake.path(), &schema, &self.lake.schema) {
+            Ok(alignment) => alignment,
+            Err(error) => return Err(self.misfit(id, error)),
+        };
+        // A column that no row fits is found now, and not taken for the fault of each row.
+        let none = RecordBatch::new_empty(schema.arrow_schema());
+        let applied = alignment.apply(&none, Position::none(self.info.id));
+        applied.map_err(|error| self.misfit(id, error))?;
         let form = Arc::new(Form {
             log: LogForm::new(&schema, &self.info.properties, self.max_batch_bytes),
             alignment,
         });
         self.known.lock().insert(id, Arc::clone(&form));
         Ok(form)
+    }
+
+    /// Why a schema of the log does not fit the lake's: perhaps only because it is newer than the
+    /// round, whose next one reads the lake's newest.
+    fn misfit(&self, id: SchemaId, error: Error) -> Error {
+        match error {
+            Error::Schema { table, .. } if id > self.info.schema_id => Error::NewerSchema {
+                table,
+                schema: id,
+                planned: self.info.schema_id,
+            },
+            Error::Schema {
+                table,
+                column,
+                reason,
+            } => {
+                let lake = self.lake.schema.id;
+                let reason = format!("{reason} (log schema {id}, lake schema {lake})");
+                Error::Schema {
+                    table,
+                    column,
+                    reason,
+                }
+            }
+            error => error,
+        }
     }
 }

@@ -381,3 +381,52 @@ async fn a_late_commit_of_an_earlier_snapshot_changes_nothing() {
     let ids: Vec<i64> = kept.lake_snapshots.iter().map(|s| s.snapshot_id).collect();
     assert_eq!(ids, [5, 6]);
 }
+
+/// Whoever commits asks to keep every snapshot, as a repair does, and readers need other offsets
+/// than the newest: the record that grows fastest.
+#[tokio::test]
+async fn fc_105_six_thousand_commits_keep_the_record_under_64_kib_and_give_up_old_files() {
+    const COMMITS: i64 = 6_000;
+    const LIMIT_BYTES: usize = 64 << 10;
+    let world = World::new().await;
+    let table = world.table(&log_table()).await;
+    let (catalog, path, id) = (&world.catalog, path(), table.table_id);
+    let (mut written, mut given_up) = (BTreeSet::new(), BTreeSet::new());
+    let mut before: Option<String> = None;
+    for snapshot_id in 1..=COMMITS {
+        let ends = offsets(id, &[(None, 0, snapshot_id), (None, 1, 2 * snapshot_id)]);
+        let tiered = catalog
+            .prepare_lake_offsets(&path, &ends, OffsetsPolicy::OnlyRise)
+            .await
+            .unwrap();
+        written.insert(tiered.clone());
+        let commit = LakeCommit {
+            path: &path,
+            table_id: id,
+            snapshot_id,
+            tiered_offsets: &tiered,
+            readable_offsets: before.as_deref(),
+            earliest_to_keep: Some(-1),
+            policy: OffsetsPolicy::OnlyRise,
+        };
+        given_up.extend(catalog.commit_lake_snapshot(commit).await.unwrap());
+        before = Some(tiered);
+        if snapshot_id % 100 == 0 {
+            let kept = catalog.find_lake_table(id).await.unwrap().unwrap().document;
+            let bytes = kept.encode().unwrap().len();
+            assert!(bytes < LIMIT_BYTES, "{bytes} after {snapshot_id}");
+        }
+    }
+    let kept = catalog.find_lake_table(id).await.unwrap().unwrap().document;
+    assert_eq!(kept.latest().unwrap().snapshot_id, COMMITS);
+    let named = kept.lake_snapshots.iter().flat_map(|snapshot| {
+        let readable = snapshot.readable_offsets.clone();
+        readable
+            .into_iter()
+            .chain([snapshot.tiered_offsets.clone()])
+    });
+    let named: BTreeSet<String> = named.collect();
+    assert!(named.is_disjoint(&given_up));
+    let all: BTreeSet<String> = named.union(&given_up).cloned().collect();
+    assert_eq!(all, written, "each file is named or given up");
+}

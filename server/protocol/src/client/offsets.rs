@@ -1,6 +1,7 @@
 //! Where logs begin and end, and how far they are in the lake.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
 use tokio::time::Instant;
@@ -74,7 +75,21 @@ impl Client {
     /// [`Error::TableReplaced`] if the path now names another table, or why metadata could not be
     /// had; all else is per bucket.
     pub async fn list_offsets(&self, request: &OffsetsRequest) -> Result<Offsets, Error> {
-        let give_up = Instant::now() + self.config().retry_timeout;
+        let patience = self.config().retry_timeout;
+        self.list_offsets_within(request, patience).await
+    }
+
+    /// As [`Client::list_offsets`], trying again for so long only: what the other buckets answered
+    /// need not wait for one in trouble.
+    ///
+    /// # Errors
+    /// As [`Client::list_offsets`].
+    pub async fn list_offsets_within(
+        &self,
+        request: &OffsetsRequest,
+        patience: Duration,
+    ) -> Result<Offsets, Error> {
+        let give_up = Instant::now() + patience.min(self.config().retry_timeout);
         let mut backoff = Backoff::new(self.config().first_backoff);
         let mut offsets = Offsets::new();
         let mut open = request.buckets.clone();

@@ -7,13 +7,12 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
-use tokio::net::TcpStream;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::connection::{Connection, ConnectionConfig, ServerRole};
-use super::{Backoff, ClientConfig, Error};
+use super::{Backoff, ClientConfig, Dial, Error};
 use crate::ids::ServerId;
 use crate::sasl::PlainCredentials;
 
@@ -60,6 +59,7 @@ pub(crate) struct Pool {
     max_frame_bytes: usize,
     max_in_flight: usize,
     first_backoff: Duration,
+    dial: Arc<dyn Dial>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
@@ -74,6 +74,7 @@ impl Pool {
             max_frame_bytes: config.max_frame_bytes,
             max_in_flight: config.max_in_flight,
             first_backoff: config.first_backoff,
+            dial: Arc::clone(&config.dial),
             tasks,
             stop,
         }
@@ -133,10 +134,11 @@ impl Pool {
             handshake_timeout: self.connect_timeout,
         };
         let (tasks, stop) = (self.tasks.clone(), self.stop.clone());
+        let dial = Arc::clone(&self.dial);
         let attempt = async move {
             tokio::time::sleep(pause).await;
             let address = Arc::clone(&config.address);
-            let dial = TcpStream::connect(address.as_ref());
+            let dial = dial.dial(&address);
             let stream = match tokio::time::timeout(config.handshake_timeout, dial).await {
                 Ok(Ok(stream)) => stream,
                 Ok(Err(source)) => {
@@ -147,12 +149,6 @@ impl Pool {
                 }
                 Err(_) => return Err(timed_out(&address)),
             };
-            if let Err(source) = stream.set_nodelay(true) {
-                return Err(Error::Connect {
-                    address,
-                    source: Arc::new(source),
-                });
-            }
             Connection::open(stream, config, &tasks, &stop).await
         };
         attempt.boxed().shared()

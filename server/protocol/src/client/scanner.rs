@@ -220,7 +220,8 @@ impl LogFetcher {
     pub async fn poll(&mut self, max_wait: Duration) -> Vec<FetchedBucket> {
         let deadline = Instant::now() + max_wait;
         loop {
-            self.start_fetches();
+            let now = Instant::now();
+            self.start_fetches(now);
             if !self.ready.is_empty() {
                 return std::mem::take(&mut self.ready);
             }
@@ -229,9 +230,9 @@ impl LogFetcher {
                 tokio::time::sleep_until(deadline).await;
                 return Vec::new();
             }
-            self.start_look_up();
+            self.start_look_up(now);
             let wake = self
-                .next_rest_end()
+                .next_rest_end(now)
                 .map_or(deadline, |end| end.min(deadline));
             tokio::select! {
                 Some(done) = self.fetches.join_next() => {
@@ -256,8 +257,7 @@ impl LogFetcher {
     }
 
     /// Sends one fetch to each leader that has idle buckets and no fetch yet.
-    fn start_fetches(&mut self) {
-        let now = Instant::now();
+    fn start_fetches(&mut self, now: Instant) {
         let first_backoff = self.client.config().first_backoff;
         let cluster = self.client.cluster();
         let mut by_leader = BTreeMap::<ServerId, Vec<(u64, FetchOfBucket)>>::new();
@@ -300,20 +300,20 @@ impl LogFetcher {
     }
 
     /// When the next bucket that rests is to be looked at again; while leaders are looked up, those
-    /// that wait for one are left out.
-    fn next_rest_end(&self) -> Option<Instant> {
+    /// that wait for one are left out. One whose rest is over waits for its leader's answer to others.
+    fn next_rest_end(&self, now: Instant) -> Option<Instant> {
         let looking = !self.look_ups.is_empty();
         let trouble = |p: &Position| {
             let trouble = p.trouble.as_ref().filter(|_| !p.in_flight);
             let resting = trouble.filter(|trouble| !(looking && trouble.refresh));
-            resting.map(|trouble| trouble.rest_until)
+            let rests_until = resting.map(|trouble| trouble.rest_until);
+            rests_until.filter(|until| *until > now)
         };
         self.positions.values().filter_map(trouble).min()
     }
 
     /// Begins to look up the leaders of all buckets that want it, beside the fetches of the others.
-    fn start_look_up(&mut self) {
-        let now = Instant::now();
+    fn start_look_up(&mut self, now: Instant) {
         if !self.look_ups.is_empty() {
             return;
         }

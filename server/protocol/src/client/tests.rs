@@ -74,6 +74,53 @@ async fn a_bootstrap_address_that_is_down_is_passed_over() {
 }
 
 #[tokio::test]
+async fn fc_090_servers_that_moved_are_found_again_by_the_bootstrap_address() {
+    let databases = |name: &'static str| {
+        at_once(move |call| {
+            call.ok(&proto::ListDatabasesResponse {
+                database_name: vec![name.into()],
+                ..Default::default()
+            })
+        })
+    };
+    let before = MockServer::start(databases("before")).await;
+    let after = MockServer::start(databases("after")).await;
+    let port = Arc::new(Mutex::new(before.port));
+    let told = Arc::clone(&port);
+    let bootstrap = at_once(move |call| {
+        let node = node(0, *told.lock());
+        call.ok(&proto::MetadataResponse {
+            coordinator_server: Some(node.clone()),
+            tablet_servers: vec![node],
+            ..Default::default()
+        })
+    });
+    let bootstrap = MockServer::start(bootstrap).await;
+    let mut config = ClientConfig::new([bootstrap.address()]);
+    config.retry_timeout = Duration::from_secs(20);
+    config.first_backoff = Duration::from_millis(5);
+    let client = Client::connect(config).await.unwrap();
+    assert_eq!(client.list_databases().await.unwrap(), ["before"]);
+    *port.lock() = after.port;
+    drop(before);
+    assert_eq!(client.list_databases().await.unwrap(), ["after"]);
+}
+
+#[tokio::test]
+async fn fc_094_a_code_of_a_newer_server_is_kept_with_its_text_and_not_retried() {
+    let (server, client) = cluster(|call| call.fail(ErrorCode::Unknown(9999))).await;
+    let error = client.list_databases().await.unwrap_err();
+    assert_eq!(error.code().map(ErrorCode::code), Some(9999));
+    let text = error.to_string();
+    assert!(
+        text.contains("9999") && text.contains("said the mock"),
+        "{text}"
+    );
+    assert!(!error.is_retriable());
+    assert_eq!(server.count(ApiKey::ListDatabases), 1);
+}
+
+#[tokio::test]
 async fn callers_share_one_connection_per_role_and_server() {
     let (server, client) = cluster(|call| call.ok(&proto::ListDatabasesResponse::default())).await;
     let calls = (0..20).map(|_| client.coordinator(list_databases()));

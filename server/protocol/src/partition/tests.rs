@@ -29,6 +29,12 @@ fn values_have_the_text_of_the_reference() {
         (Datum::Double(-12_345.678), TypeKind::Double, "-12345_678"),
         (Datum::Double(9_999_999.0), TypeKind::Double, "9999999_0"),
         (Datum::Double(1e7), TypeKind::Double, "1_0E7"),
+        (Datum::Double(5e-324), TypeKind::Double, "4_9E-324"),
+        (
+            Datum::Float(-f32::from_bits(1)),
+            TypeKind::Float,
+            "-1_4E-45",
+        ),
         (Datum::Double(0.0), TypeKind::Double, "0_0"),
         (Datum::Double(-0.0), TypeKind::Double, "-0_0"),
         (Datum::Double(1.25e-300), TypeKind::Double, "1_25E-300"),

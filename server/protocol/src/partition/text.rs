@@ -97,7 +97,8 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
         .then(|| pairs.iter().map(|[high, low]| high << 4 | low).collect())
 }
 
-/// Java's `Double.toString` with `_` for the point: plain from 10⁻³ to below 10⁷, else `d.dddE±x`.
+/// Java's `Double.toString` with `_` for the point: plain from 10⁻³ to below 10⁷, else `d.dddE±x`
+/// with at least two digits, of those the ones nearest to the value: `4_9E-324`.
 fn float_text(value: f64, scientific: &str, magnitude: f64) -> String {
     if value.is_nan() {
         return "NaN".to_owned();
@@ -105,15 +106,19 @@ fn float_text(value: f64, scientific: &str, magnitude: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "Inf" } else { "-Inf" }.to_owned();
     }
+    let is_plain = magnitude == 0.0 || (1e-3..1e7).contains(&magnitude);
+    if !is_plain && !scientific.contains('.') {
+        let two_digits = format!("{value:.1e}");
+        return two_digits.replace('.', "_").replace('e', "E");
+    }
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let (sign, mantissa) = mantissa
         .strip_prefix('-')
         .map_or(("", mantissa), |rest| ("-", rest));
     let digits: String = mantissa.chars().filter(char::is_ascii_digit).collect();
-    if magnitude != 0.0 && !(1e-3..1e7).contains(&magnitude) {
+    if !is_plain {
         let (first, rest) = digits.split_at(1);
-        let rest = if rest.is_empty() { "0" } else { rest };
         return format!("{sign}{first}_{rest}E{exponent}");
     }
     if let Ok(point) = usize::try_from(exponent) {
@@ -198,7 +203,7 @@ fn parse_clock(text: &str) -> Option<i64> {
     );
     let in_range =
         (0..24).contains(&hour) && (0..60).contains(&minute) && (0..60).contains(&second);
-    in_range.then_some(hour * 3600 + minute * 60 + second)
+    in_range.then(|| hour * 3600 + minute * 60 + second)
 }
 
 fn parse_timestamp(text: &str) -> Option<Datum> {

@@ -130,13 +130,20 @@ pub fn decode_limited(
 /// copied whole, the message is written anew, statistics are dropped, and the checksum stays as it
 /// was, so it no longer matches.
 ///
-/// * `schema`: of the batch's own schema id; `columns`: indexes in it, strictly ascending.
+/// * `written`: the schema of the batch's own schema id; `target`: the one that the reader has, which may
+///   have further columns behind those; they become nulls.
+/// * `columns`: indexes in `target`, strictly ascending.
 ///
 /// # Errors
 /// [`crate::Error::Projection`] for an empty, unsorted or too high projection,
 /// [`crate::Error::Corrupt`] for bytes that are no batch of that schema.
-pub fn project(batch: &LogBatch, schema: &SchemaRef, columns: &[usize]) -> Result<Bytes> {
-    project::project(batch, schema, columns)
+pub fn project(
+    batch: &LogBatch,
+    written: &SchemaRef,
+    target: &SchemaRef,
+    columns: &[usize],
+) -> Result<Bytes> {
+    project::project(batch, written, target, columns)
 }
 
 /// How many field nodes and buffers a column of this type has in a message.

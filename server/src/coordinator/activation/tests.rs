@@ -23,7 +23,8 @@ use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 use super::*;
 use crate::cluster::MetadataCache;
 use crate::config::{ServerConfig, TieringConfig};
-use crate::coordinator::{Leaders, Parts, Rounds, RoundsParts};
+use crate::coordinator::{Leaders, LogFolders, Parts, Rounds, RoundsParts};
+use crate::log::FileSystem;
 use crate::metrics::Metrics;
 use crate::peer::{Call, Peer, Stopped};
 use crate::reads::Reads;
@@ -288,7 +289,11 @@ async fn a_start_that_takes_too_long_goes_on_with_what_is_left() {
         created.unwrap();
     }
     let limit = Duration::from_millis(20);
-    world.coordinator.bring_up(Vec::new(), limit).await.unwrap();
+    let logs = LogFolders {
+        disk: Arc::new(FileSystem),
+        dirs: Vec::new(),
+    };
+    world.coordinator.bring_up(logs, limit).await.unwrap();
     for _ in 0..40 {
         world.next().await.expect("another table").ready().await;
     }
@@ -431,6 +436,26 @@ async fn one_table_that_is_not_cleaned_up_keeps_no_other_of_its_database() {
     for table in 0..3 {
         world.assert_nothing_of(TableId(table)).await;
     }
+}
+
+#[tokio::test]
+async fn a_table_whose_creation_ended_unknown_is_served_if_it_is_there() {
+    let mut world = World::new().await;
+    let made = path("made");
+    let request = NewTable {
+        path: &made,
+        descriptor: &descriptor(),
+        servers: &[SERVER],
+    };
+    // As the coordinator does, whose answer from the store is lost for good.
+    let created = world.catalog.create_table(request, IfExists::Fail).await;
+    created.unwrap();
+    let unknown = Error::Catalog(weir_catalog::Error::OutcomeUnknown {
+        what: "creating a table".to_owned(),
+    });
+    world.coordinator.look_after(&made, None, &unknown);
+    let told = world.next().await.expect("its bucket gets a leader");
+    told.ready().await;
 }
 
 /// A table whose only partition, of one bucket, is long past retention.

@@ -78,8 +78,12 @@ impl MemoryDisk {
             Crash::ForgetAll => {
                 state.live = state.durable.clone();
                 state.dirs = state.durable_dirs.clone();
+                state.forget_unreachable();
             }
-            Crash::Torn(seed) => state.tear(&mut StdRng::seed_from_u64(seed)),
+            Crash::Torn(seed) => {
+                state.tear(&mut StdRng::seed_from_u64(seed));
+                state.forget_unreachable();
+            }
         }
         let mut kept = BTreeMap::new();
         for (path, file) in &state.live {
@@ -214,12 +218,23 @@ impl State {
             }
         }
         self.live = names;
+        let durable = &self.durable_dirs;
+        self.dirs
+            .retain(|dir| durable.contains(dir) || rng.random_bool(0.5));
         for file in self.live.values() {
             let mut content = file.lock();
             if content.live != content.durable {
                 content.live = torn(&content, rng);
             }
         }
+    }
+
+    /// Nothing is left of what is in a folder whose own name was lost.
+    fn forget_unreachable(&mut self) {
+        let dirs = self.dirs.clone();
+        let is_reached = |path: &Path| path.ancestors().skip(1).all(|dir| dirs.contains(dir));
+        self.dirs.retain(|dir| is_reached(dir));
+        self.live.retain(|path, _| is_reached(path));
     }
 
     fn take_space(&mut self, bytes: u64) -> u64 {
@@ -254,7 +269,7 @@ fn torn(content: &Content, rng: &mut StdRng) -> Vec<u8> {
     };
     let mut bytes = content.live.clone();
     bytes.resize(bytes.len().max(content.durable.len()), 0);
-    let holes = rng.random_bool(0.3);
+    let holes = rng.random_bool(0.5);
     for (at, byte) in bytes.iter_mut().enumerate() {
         let durable = content.durable.get(at);
         let lost = holes && (at / 512 + usize::from(rng.random_bool(0.001))) % 3 == 0;
@@ -262,7 +277,10 @@ fn torn(content: &Content, rng: &mut StdRng) -> Vec<u8> {
             *byte = durable.copied().unwrap_or(0);
         }
     }
-    bytes.truncate(rng.random_range(low..=high));
+    // The length alone may have arrived.
+    if !holes || rng.random_bool(0.5) {
+        bytes.truncate(rng.random_range(low..=high));
+    }
     bytes
 }
 
@@ -336,12 +354,20 @@ impl Disk for MemoryDisk {
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.0
-            .lock()
-            .live
-            .remove(path)
-            .map(drop)
-            .ok_or_else(not_found)
+        let mut state = self.0.lock();
+        let removed = state.live.remove(path).ok_or_else(not_found)?;
+        if let Some(free) = &mut state.free_bytes {
+            *free += removed.lock().live.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        if !self.list(path)?.is_empty() {
+            return Err(io::ErrorKind::DirectoryNotEmpty.into());
+        }
+        self.0.lock().dirs.remove(path);
+        Ok(())
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -349,6 +375,10 @@ impl Disk for MemoryDisk {
         state.live.retain(|file, _| !file.starts_with(path));
         state.dirs.retain(|dir| !dir.starts_with(path));
         Ok(())
+    }
+
+    fn free_bytes(&self, _dir: &Path) -> io::Result<u64> {
+        Ok(self.0.lock().free_bytes.unwrap_or(u64::MAX))
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {
@@ -369,6 +399,7 @@ impl Disk for MemoryDisk {
             .filter(|path| inside(path))
             .cloned()
             .collect();
+        state.durable_dirs.retain(|path| !inside(path));
         state.durable_dirs.extend(dirs);
         Ok(())
     }
@@ -432,9 +463,19 @@ impl Disk for Process {
         disk.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        let (_alive, disk) = self.alive()?;
+        disk.remove_dir(path)
+    }
+
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         let (_alive, disk) = self.alive()?;
         disk.remove_dir_all(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        let (_alive, disk) = self.alive()?;
+        disk.free_bytes(dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

@@ -43,7 +43,8 @@ impl Recovery<'_> {
             let Some(file) = &judged.found.file else {
                 continue;
             };
-            changed |= judged.scanned_bytes > 0;
+            // Nothing vouches for its name either: who made it may have died before the sync.
+            changed |= judged.scanned_bytes > 0 || judged.file_len == 0;
             report.truncated_bytes += self.cut_and_sync(judged, &**file)?;
         }
         if changed {

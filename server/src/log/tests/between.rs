@@ -61,8 +61,16 @@ impl Disk for Watched {
         self.disk.remove(path)
     }
 
+    fn remove_dir(&self, path: &Path) -> io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
         self.disk.remove_dir_all(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> io::Result<u64> {
+        self.disk.free_bytes(dir)
     }
 
     fn sync_dir(&self, dir: &Path) -> io::Result<()> {

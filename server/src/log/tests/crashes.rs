@@ -341,3 +341,27 @@ fn with_the_os_policy_the_flushed_end_follows_the_log_end() {
     append(&log, plain(10, 100));
     assert_eq!(log.flushed_end(), LogOffset(10));
 }
+
+#[test]
+fn names_that_a_dead_process_had_not_made_durable_are_before_anything_is_acknowledged() {
+    for good_syncs in 0..12 {
+        let disk = MemoryDisk::new();
+        // It dies at that sync: files and folders are there, and no power cut spares them.
+        disk.fail_syncs_after(good_syncs);
+        let died = Log::open(&dir(), BUCKET, options(&disk, small()))
+            .and_then(|log| log.append(&checked(plain(10, 152)), 1_000).map(|_| log))
+            .and_then(|log| log.flush());
+        disk.crash(Crash::ProcessOnly);
+        let log = open(&disk);
+        let from = log.log_end();
+        assert!(died.is_err() || from == LogOffset(10), "{good_syncs}");
+        append(&log, plain(7, 152));
+        log.flush().unwrap();
+        disk.crash(Crash::ForgetAll);
+        assert_eq!(
+            open(&disk).log_end(),
+            LogOffset(from.0 + 7),
+            "{good_syncs} syncs"
+        );
+    }
+}

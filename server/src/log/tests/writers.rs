@@ -7,7 +7,7 @@ fn sequence(log: &Arc<Log>, writer: i64, sequence: i32) -> Result<Appended> {
 }
 
 #[test]
-fn a_repeated_batch_is_answered_with_its_first_offsets() {
+fn fc_049_a_repeated_batch_is_answered_with_its_first_offsets() {
     let log = open(&MemoryDisk::new());
     let first: Vec<Appended> = (0..5).map(|n| sequence(&log, 9, n).unwrap()).collect();
     sequence(&log, 10, 0).unwrap();

@@ -111,7 +111,7 @@ async fn a_poll_waits_for_rows_that_are_yet_to_come() {
 }
 
 #[tokio::test]
-async fn a_leader_that_moved_is_looked_up_and_the_bucket_read_on() {
+async fn fc_091_a_leader_that_moved_is_looked_up_and_the_bucket_read_on() {
     let cluster = filled(2, 3).await;
     let bucket = cluster.state.lock().bucket(0);
     let codes = [
@@ -314,4 +314,22 @@ async fn one_fetch_at_a_time_goes_to_a_leader() {
         "the first fetch is parked"
     );
     assert_eq!(cluster.server.count(crate::api_key::ApiKey::FetchLog), 1);
+}
+
+#[tokio::test]
+async fn a_bucket_whose_rest_is_over_while_its_leader_is_busy_does_not_make_the_reader_spin() {
+    let cluster = filled(2, 0).await;
+    let mut fetcher = fetcher(&cluster, LogFetcherConfig::default());
+    fetcher.subscribe(subscription(&cluster, 0, 0, None));
+    let now = Instant::now();
+    let bucket = cluster.state.lock().bucket(0);
+    let position = fetcher.positions.get_mut(&bucket).unwrap();
+    position.rest(now, SHORT, false);
+    let end = position.trouble.as_ref().unwrap().rest_until;
+    assert_eq!(fetcher.next_rest_end(now), Some(end));
+    assert_eq!(
+        fetcher.next_rest_end(end),
+        None,
+        "its leader's answer wakes it"
+    );
 }

@@ -263,6 +263,10 @@ impl Queue {
         now: Instant,
     ) -> Option<u64> {
         let bucket = self.bucket;
+        let later = |batch: &Batch| batch.number > number && batch.state == State::Done;
+        // A server takes no batch before the one that comes before it: this one is stored, but no
+        // longer remembered.
+        let is_overtaken = self.batches.iter().any(later);
         let batch = self
             .batches
             .iter_mut()
@@ -270,6 +274,9 @@ impl Queue {
         let base_offset = match result {
             Ok(base_offset) => base_offset,
             Err(error) if error.code() == Some(ErrorCode::DuplicateSequence) => None,
+            Err(error) if error.code() == Some(ErrorCode::OutOfOrderSequence) && is_overtaken => {
+                None
+            }
             Err(error) => {
                 batch.in_doubt |= error.outcome_is_unknown();
                 batch.state = State::Waiting;
@@ -368,6 +375,8 @@ impl Queue {
         self.failed = Some(error.clone());
         self.trouble = None;
         self.draining = false;
+        // Nothing is left to be sent: nobody asks for the leader again and again.
+        self.wants_leader = false;
         Verdict::Failed {
             batches: numbers,
             error,

@@ -3,8 +3,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use arrow::array::{ArrayRef, AsArray, Int64Array, StringArray};
 use arrow::datatypes::Int64Type;
 use proptest::prelude::*;
+use tokio::time::Instant;
 
+use super::queue::{Queue, Verdict};
 use super::*;
+use crate::client::Backoff;
 use crate::client::fake::{FakeCluster, FakePartition, Fault, Produced};
 use crate::descriptor::TableDescriptor;
 use crate::error_code::ErrorCode;
@@ -255,7 +258,41 @@ async fn a_duplicate_answered_as_an_error_counts_as_written() {
 }
 
 #[tokio::test]
-async fn order_is_kept_when_one_of_many_batches_is_refused_for_a_while() {
+async fn fc_049_a_batch_whose_answer_was_lost_is_done_at_its_first_retry() {
+    // The server remembers the batch, or has forgotten it behind the later ones.
+    for retry in [None, Some(Fault::Refuse(ErrorCode::OutOfOrderSequence))] {
+        let cluster = FakeCluster::start(table(1)).await;
+        let lost = Some(Fault::StoreAndSay(ErrorCode::RequestTimeOut));
+        let faults = [None, None, None, None, None, lost, None, None, retry];
+        cluster.state.lock().faults = faults.into();
+        let writer = open(&cluster, one_batch_each()).await;
+        for ack in append_singly(&writer, 0..5).await {
+            ack.wait().await.unwrap();
+        }
+        // Three are on their way before the first answer comes.
+        cluster.answers.send_replace(false);
+        let acks = append_singly(&writer, 5..8).await;
+        while produced(&cluster).len() < 8 {
+            tokio::task::yield_now().await;
+        }
+        cluster.answers.send_replace(true);
+        let mut offsets = Vec::new();
+        for ack in acks {
+            offsets.push(ack.wait().await.unwrap()[0].base_offset);
+        }
+        let known = retry.is_none().then_some(LogOffset(5));
+        assert_eq!(offsets, [known, Some(LogOffset(6)), Some(LogOffset(7))]);
+        assert_eq!(only(&cluster), (0..8).collect::<Vec<_>>());
+        let sent: Vec<_> = produced(&cluster)
+            .iter()
+            .map(|entry| entry.sequence)
+            .collect();
+        assert_eq!(sent, [0, 1, 2, 3, 4, 5, 6, 7, 5]);
+    }
+}
+
+#[tokio::test]
+async fn fc_091_order_is_kept_when_one_of_many_batches_is_refused_for_a_while() {
     let cluster = FakeCluster::start(table(1)).await;
     let refuse = |code| Some(Fault::Refuse(code));
     cluster.state.lock().faults = [
@@ -323,7 +360,7 @@ async fn no_more_than_five_batches_of_a_bucket_are_in_flight() {
 }
 
 #[tokio::test]
-async fn appends_wait_while_the_buffer_is_full() {
+async fn fc_095_appends_wait_while_the_buffer_is_full() {
     let cluster = FakeCluster::start(table(1)).await;
     cluster.answers.send_replace(false);
     let config = LogWriterConfig {
@@ -628,6 +665,31 @@ async fn a_load_that_dies_anywhere_and_resumes_writes_every_row_once() {
             "died at {dies_at}"
         );
     }
+}
+
+#[test]
+fn a_bucket_that_failed_for_good_asks_for_its_leader_no_more() {
+    let bucket = TableBucket {
+        table: TableId(1),
+        partition: None,
+        bucket: BucketId(0),
+    };
+    let target = Target {
+        table: bucket.table,
+        partition: None,
+        name: None,
+        total_buckets: TotalBuckets(1),
+    };
+    let backoff = Backoff::new(Duration::from_millis(100));
+    let mut queue = Queue::new(bucket, Arc::new(target), 0, backoff);
+    queue.rest(Error::NoLeader { bucket }, Instant::now());
+    assert!(queue.wants_leader);
+    let verdict = queue.fail(Error::NoLeader { bucket });
+    assert!(matches!(verdict, Verdict::Failed { .. }));
+    assert!(
+        !queue.wants_leader,
+        "each answer would bring the next question"
+    );
 }
 
 #[tokio::test]

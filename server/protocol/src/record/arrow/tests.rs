@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int32Array, StringArray, UInt32Array};
-use arrow::datatypes::{Field, Schema as ArrowSchema};
+use arrow::datatypes::{Field, FieldRef, Schema as ArrowSchema};
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
@@ -160,7 +160,7 @@ fn compressed_messages_have_the_head_of_the_reference() {
 #[test]
 fn projection_gives_the_bytes_of_the_reference() {
     let stored = parse(golden!("log_arrow_none_v0_append_stored"));
-    let projected = project(&stored, &schema(), &[1]).unwrap();
+    let projected = project(&stored, &schema(), &schema(), &[1]).unwrap();
     assert_eq!(
         projected,
         golden!("log_arrow_none_v0_append_projected_col1")
@@ -179,7 +179,7 @@ fn projection_drops_statistics_and_keeps_change_types() {
         golden!("log_arrow_none_v0_changelog"),
     ] {
         let source = parse(bytes);
-        let projected = parse(project(&source, &schema(), &[0]).unwrap());
+        let projected = parse(project(&source, &schema(), &schema(), &[0]).unwrap());
         assert_eq!(projected.header.statistics_length, 0);
         assert_eq!(projected.header.layout, source.header.layout);
         let (whole, part) = (
@@ -191,7 +191,7 @@ fn projection_drops_statistics_and_keeps_change_types() {
     }
     let empty = golden!("log_arrow_none_v0_empty");
     assert_eq!(
-        project(&parse(empty.clone()), &schema(), &[1]).unwrap(),
+        project(&parse(empty.clone()), &schema(), &schema(), &[1]).unwrap(),
         empty
     );
 }
@@ -202,7 +202,7 @@ fn bad_projections_are_refused() {
     for columns in [&[][..], &[2], &[1, 0], &[1, 1], &[0, 2]] {
         assert!(
             matches!(
-                project(&batch, &schema(), columns),
+                project(&batch, &schema(), &schema(), columns),
                 Err(Error::Projection { .. })
             ),
             "{columns:?}"
@@ -302,7 +302,7 @@ fn no_single_wrong_byte_of_a_golden_batch_makes_a_reader_panic() {
                 bytes[at] ^= change;
                 if let Ok(batch) = LogBatch::parse(&mut Bytes::from(bytes)) {
                     let _ = decode(&batch, &schema());
-                    let _ = project(&batch, &schema(), &[1]);
+                    let _ = project(&batch, &schema(), &schema(), &[1]);
                 }
             }
         }
@@ -354,11 +354,43 @@ proptest! {
         let mut bytes = BytesMut::from(sent.as_ref());
         set_stored(&mut bytes, LogOffset(5), 1).unwrap();
         let (stored, arrow) = (parse(bytes.freeze()), schema.arrow_schema());
-        let projected = parse(project(&stored, &arrow, &columns).unwrap());
+        let projected = parse(project(&stored, &arrow, &arrow, &columns).unwrap());
         prop_assert_eq!(projected.header.base_offset, LogOffset(5));
         let narrow = Arc::new(arrow.project(&columns).unwrap());
         let decoded = decode(&projected, &narrow).unwrap().batch;
         prop_assert_eq!(decoded, rows.project(&columns).unwrap());
+    }
+
+    #[test]
+    fn columns_that_a_batch_is_older_than_are_projected_as_nulls(
+        (schema, rows) in table(any_type(), 20), compression in compressions(), mask in 1u8..63,
+        known in 1usize..6,
+    ) {
+        let rows = record_batch(&schema, &rows);
+        let target = schema.arrow_schema();
+        let known = known.min(rows.num_columns());
+        let nullable = |field: &FieldRef| field.as_ref().clone().with_nullable(true);
+        let fields: Vec<Field> = target.fields().iter().map(nullable).collect();
+        let target: SchemaRef = Arc::new(ArrowSchema::new(fields));
+        let written = Arc::new(target.project(&(0..known).collect::<Vec<_>>()).unwrap());
+        let old = rows.project(&(0..known).collect::<Vec<_>>()).unwrap();
+        let chosen = |index: &usize| mask >> index & 1 == 1;
+        let mut columns: Vec<usize> = (0..rows.num_columns()).filter(chosen).collect();
+        if columns.is_empty() {
+            columns.push(rows.num_columns() - 1);
+        }
+        let sent = parse(encode_append(SCHEMA_ID, WRITER, 9, &old, compression).unwrap());
+        let projected = parse(project(&sent, &written, &target, &columns).unwrap());
+        let narrow = Arc::new(target.project(&columns).unwrap());
+        let found = decode(&projected, &narrow).unwrap().batch;
+        prop_assert_eq!(found.num_rows(), rows.num_rows());
+        for (place, column) in columns.iter().enumerate() {
+            if *column < known {
+                prop_assert_eq!(found.column(place), old.column(*column));
+            } else {
+                prop_assert_eq!(found.column(place).logical_null_count(), rows.num_rows());
+            }
+        }
     }
 
     #[test]
@@ -376,7 +408,7 @@ proptest! {
         if let Ok(batch) = LogBatch::parse(&mut Bytes::from(bytes)) {
             let limits = DecodeLimits { max_uncompressed_bytes: 1 << 20 };
             let _ = decode_limited(&batch, &arrow, limits);
-            let _ = project(&batch, &arrow, &[0]);
+            let _ = project(&batch, &arrow, &arrow, &[0]);
         }
     }
 }
