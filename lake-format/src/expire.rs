@@ -205,7 +205,11 @@ impl Table {
         let (Some(&earliest), Some(&latest)) = (ids.first(), ids.last()) else {
             return Ok(None);
         };
-        let consumers = self.consumers().await?;
+        let gone_ms = request.retention.consumer_time.map(|time| {
+            let time_ms = i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+            request.now_ms.saturating_sub(time_ms)
+        });
+        let consumers = self.consumers(gone_ms).await?;
         let consumer = consumers.into_iter().min_by_key(|(_, next)| *next);
         let view = View {
             earliest,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt, stream};
+use object_store::ObjectStoreExt as _;
 use object_store::path::Path;
 use serde::Deserialize;
 
@@ -92,8 +93,9 @@ impl Table {
         self.read_references(kept).await
     }
 
-    /// The next snapshot of each consumer.
-    pub(crate) async fn consumers(&self) -> Result<BTreeMap<String, i64>> {
+    /// The next snapshot of each consumer, but for those whose file was last written before
+    /// `gone_ms` (milliseconds since 1970; paimon: `ConsumerManager#expire`).
+    pub(crate) async fn consumers(&self, gone_ms: Option<i64>) -> Result<BTreeMap<String, i64>> {
         let mut consumers = BTreeMap::new();
         for path in self.list_paths(&self.paths().consumer_dir()).await? {
             let Some(name) = path
@@ -102,6 +104,14 @@ impl Table {
             else {
                 continue;
             };
+            if let Some(gone_ms) = gone_ms {
+                match self.store().head(&path).await {
+                    Ok(meta) if meta.last_modified.timestamp_millis() < gone_ms => continue,
+                    Ok(_) => {}
+                    Err(object_store::Error::NotFound { .. }) => continue,
+                    Err(source) => return Err(Error::store(&path, source)),
+                }
+            }
             let json = match self.read_json(&path).await {
                 Ok(json) => json,
                 Err(Error::NotFound { .. }) => continue,

@@ -239,13 +239,14 @@ impl Table {
     }
 
     /// The number of the latest snapshot where listing is not allowed: numbers have no holes, from
-    /// either hint or from 1 on.
+    /// either hint or from 1 on. [`Error::NotFound`] if there are hints, and nothing is where they say.
     async fn probe_latest_snapshot(&self) -> Result<Option<i64>> {
         let hints = [self.paths.latest_hint(), self.paths.earliest_hint()];
         let mut starts = Vec::new();
         for hint in &hints {
             starts.extend(self.read_hint(hint).await?);
         }
+        let hinted = starts.first().copied();
         starts.push(1);
         for start in starts {
             let mut latest = start;
@@ -257,7 +258,13 @@ impl Table {
             }
             return Ok(Some(latest));
         }
-        Ok(None)
+        match hinted {
+            // It has snapshots, then, and only a listing could tell which.
+            Some(id) => Err(Error::NotFound {
+                path: self.paths.snapshot(id).to_string(),
+            }),
+            None => Ok(None),
+        }
     }
 
     /// The numbers of all snapshots, ascending, by a listing.

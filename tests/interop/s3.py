@@ -228,6 +228,40 @@ def fc_080_commits_need_no_permission_to_list(weir, store):
 
 
 @case
+def fc_039_of_two_that_put_a_snapshot_at_once_one_goes_after_the_other(weir, store):
+    """Both have read the same snapshot when the store takes their puts."""
+    import pyarrow
+    import pyarrow.parquet
+
+    source, schema = weir.folder / "raced.parquet", weir.folder / "raced.json"
+    pyarrow.parquet.write_table(pyarrow.table({"id": pyarrow.array(range(10), pyarrow.int64())}), source)
+    fields = [{"id": 0, "name": "id", "type": "BIGINT"}]
+    schema.write_text(json.dumps({"fields": fields, "partitionKeys": [], "options": {"bucket": "-1"}}))
+    writer = pathlib.Path(weir.binary).with_name("weir-lake-writer")
+
+    def start(user):
+        return subprocess.Popen([writer, WAREHOUSE, "s", "raced", source, schema, user], stderr=subprocess.PIPE, text=True, env=keys(store))
+
+    def finish(process):
+        error = process.communicate(timeout=120)[1]
+        smoke.same(f"exit of a writer ({error[-1000:]})", process.returncode, 0)
+
+    finish(start("first"))
+    store.control("meet")
+    try:
+        for process in [start("one"), start("other")]:
+            finish(process)
+    finally:
+        seen = store.control("none")
+    smoke.same("puts that met", seen.get("met"), 2)
+    snapshots = json.loads(weir.lake_command("snapshots", "s.raced", "--json"))
+    smoke.same("snapshots", sorted(int(snapshot["id"]) for snapshot in snapshots), [1, 2, 3])
+    smoke.same("users", sorted(snapshot["commitUser"] for snapshot in snapshots), ["first", "one", "other"])
+    smoke.same("rows", max(int(snapshot["totalRecordCount"]) for snapshot in snapshots), 30)
+    weir.lake_command("check", "s.raced")
+
+
+@case
 def snapshots_expire_and_orphans_are_swept(weir, store):
     expired = json.loads(weir.lake_command("expire", "s.flights", "--retain-max", "2", "--older-than", "0s", "--json"))
     if not expired["snapshots"]:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """A server of the S3 protocol (moto) for tests, that fails on demand.
 
-Prints its port. `GET /_control?fault=NAME` sets the fault (none, slow, denied, region, no-bucket, expired, no-list) and answers the requests
-since the last time, by method, as JSON.
+Prints its port. `GET /_control?fault=NAME` sets the fault (none, slow, denied, region, no-bucket, expired, no-list, meet) and answers the
+requests since the last time, by method, as JSON. With `meet` the next two puts of snapshots wait for one another (counted as `met`).
 """
 import collections
 import json
@@ -24,13 +24,28 @@ FAULTS = {
 class Faults:
     def __init__(self, inner):
         self.inner, self.fault, self.lock, self.requests = inner, "none", threading.Lock(), collections.Counter()
+        # A conditional put is one step of a store; it is two of moto's.
+        self.step = threading.Lock()
+        self.meeting = None
 
     def hits(self, method, query):
         if self.fault == "denied":
             return method in ("PUT", "POST", "DELETE")
+        if self.fault == "meet":
+            return False
         if self.fault == "no-list":
             return method == "GET" and "list-type" in query
         return self.fault != "none"
+
+    def meet(self, environ):
+        """Returns when two have come to put a snapshot that must not be there yet."""
+        with self.lock:
+            is_put = environ["REQUEST_METHOD"] == "PUT" and "HTTP_IF_NONE_MATCH" in environ and "/snapshot/snapshot-" in environ["PATH_INFO"]
+            meeting = self.meeting
+            if not is_put or not meeting or self.requests["met"] == 2:
+                return
+            self.requests["met"] += 1
+        meeting.wait(timeout=60)
 
     def __call__(self, environ, start_response):
         method, query = environ["REQUEST_METHOD"], environ.get("QUERY_STRING", "")
@@ -38,13 +53,16 @@ class Faults:
             with self.lock:
                 self.fault = urllib.parse.parse_qs(query).get("fault", [self.fault])[0]
                 seen, self.requests = self.requests, collections.Counter()
+                self.meeting = threading.Barrier(2) if self.fault == "meet" else None
             start_response("200 OK", [("Content-Type", "application/json")])
             return [json.dumps(seen).encode()]
         with self.lock:
             self.requests["LIST" if "list-type" in query else method] += 1
             hit = self.hits(method, query)
         if not hit:
-            return self.inner(environ, start_response)
+            self.meet(environ)
+            with self.step:
+                return self.inner(environ, start_response)
         status, code, message = FAULTS[self.fault]
         length = int(environ.get("CONTENT_LENGTH") or 0)
         environ["wsgi.input"].read(length)

@@ -99,6 +99,10 @@ impl Chaos {
         self.0.lock().on = false;
     }
 
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.lock().on
+    }
+
     pub(crate) fn verdict(&self, kind: Kind, what: &str, process: &Process) -> Verdict {
         let mut state = self.0.lock();
         if !state.on {

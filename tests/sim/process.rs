@@ -148,9 +148,12 @@ impl Process {
         }
     }
 
-    /// Counts a call; the fate that comes with it, if one does.
+    /// Counts a call; the fate that comes with it, if one does. None does once the world is healed.
     pub(crate) fn fate(&self) -> Option<Fate> {
         self.0.calls.fetch_add(1, Ordering::SeqCst);
+        if !self.0.chaos.is_on() {
+            return None;
+        }
         let mut plan = self.0.plan.lock();
         match &mut *plan {
             Some((0, fate)) => {

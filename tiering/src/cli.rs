@@ -111,7 +111,7 @@ pub enum Command {
         once, whatever becomes of the command; those that still don't fit stay, and are named.\n\n\
         Exit codes: 0 none is left; 1 some still don't fit; 75 lake or cluster can't be reached now."
     )]
-    Replay(Replay),
+    Replay(replay::Replay),
 }
 
 /// How a cluster is reached.
@@ -574,22 +574,6 @@ pub struct Verify {
     /// Fails, too, if rows of the log are not in the lake yet.
     #[arg(long)]
     pub complete: bool,
-    /// Prints JSON.
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `weir replay`.
-#[derive(Args, Clone, Debug)]
-pub struct Replay {
-    /// The table, `DATABASE.TABLE`.
-    pub table: TablePath,
-    /// The cluster.
-    #[command(flatten)]
-    pub cluster: Cluster,
-    /// The lake.
-    #[command(flatten)]
-    pub warehouse: Warehouse,
     /// Prints JSON.
     #[arg(long)]
     pub json: bool,

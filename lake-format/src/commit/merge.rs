@@ -1,6 +1,7 @@
-//! Merging small manifests, so that neither lists nor readers grow with the number of commits.
+//! Merging manifests, so that neither lists nor readers grow with the number of commits: small ones
+//! into larger ones, and all that hold deleted files once the deletes take up enough.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -33,7 +34,8 @@ pub(super) enum Haste {
 }
 
 /// Merges the newest manifests if as many of them are small as the option
-/// `manifest.merge-min-count` says.
+/// `manifest.merge-min-count` says; all from the first on that holds a deleted file, if those with
+/// deletes are as large as `manifest.full-compaction-threshold-size` says.
 ///
 /// `None` if there is nothing to do, or if one cannot be read: not merging is always right, and
 /// whoever needs that manifest will say what is wrong with it.
@@ -53,21 +55,30 @@ pub(super) async fn merge(
         Haste::None => min_count,
         Haste::Retry => min_count.saturating_mul(4),
     };
-    // One alone is merged already.
-    let Some(replaces) = run_to_merge(manifests, target, merge_from.max(2)) else {
-        return Ok(None);
+    let whole_from = i64::try_from(options.manifest_full_compaction_size()?).unwrap_or(i64::MAX);
+    let with_deletes = delete_bytes(manifests);
+    let merged = if matches!(haste, Haste::None) && with_deletes > 0 && with_deletes >= whole_from {
+        read_whole(table, manifests).await
+    } else {
+        // One alone is merged already.
+        let Some(replaces) = run_to_merge(manifests, target, merge_from.max(2)) else {
+            return Ok(None);
+        };
+        read_run(table, manifests, replaces).await
     };
-    let run = manifests.get(replaces.clone()).unwrap_or_default();
-    match read_and_cancel(table, run).await {
-        Ok(entries) => Ok(Some(Merged {
-            replaces,
-            entries: entries.into(),
-        })),
+    match merged {
+        Ok(merged) => Ok(Some(merged)),
         Err(error) => {
             tracing::warn!(table = %table.root(), %error, "manifests were not merged");
             Ok(None)
         }
     }
+}
+
+/// The size of the manifests that delete files of others.
+fn delete_bytes(manifests: &[ManifestFileMeta]) -> i64 {
+    let with_deletes = manifests.iter().filter(|m| m.num_deleted_files > 0);
+    with_deletes.map(|manifest| manifest.file_size).sum()
 }
 
 /// The run at the end that is worth merging: going back from the newest, each manifest is taken
@@ -92,16 +103,52 @@ fn run_to_merge(
 }
 
 /// The entries of a run without the pairs that cancel out inside it. Deletes of older files stay.
-async fn read_and_cancel(
+async fn read_run(
     table: &Table,
     manifests: &[ManifestFileMeta],
-) -> Result<Vec<ManifestEntry>> {
-    let mut reads = table.manifest_entries(manifests.iter().collect());
+    replaces: Range<usize>,
+) -> Result<Merged> {
+    let run = manifests.get(replaces.clone()).unwrap_or_default();
+    let mut reads = table.manifest_entries(run.iter().collect());
     let mut entries = Vec::new();
     while let Some(read) = reads.try_next().await? {
         entries.extend(read);
     }
-    cancel(entries)
+    Ok(Merged {
+        replaces,
+        entries: cancel(entries)?.into(),
+    })
+}
+
+/// The entries of all manifests but the first ones of which no file is deleted. No delete is left.
+async fn read_whole(table: &Table, manifests: &[ManifestFileMeta]) -> Result<Merged> {
+    let with_deletes = manifests.iter().filter(|m| m.num_deleted_files > 0);
+    let mut reads = table.manifest_entries(with_deletes.collect());
+    let mut dead = HashSet::new();
+    while let Some(read) = reads.try_next().await? {
+        let deletes = read.iter().filter(|entry| entry.kind == FileKind::Delete);
+        dead.extend(deletes.map(ManifestEntry::key));
+    }
+    let mut reads = table.manifest_entries(manifests.iter().collect());
+    let mut untouched = 0;
+    let mut entries = Vec::new();
+    while let Some(read) = reads.try_next().await? {
+        let is_touched = read.iter().any(|entry| dead.contains(&entry.key()));
+        if entries.is_empty() && !is_touched {
+            untouched += 1;
+        } else {
+            entries.extend(read);
+        }
+    }
+    let entries = cancel(entries)?;
+    if let Some(entry) = entries.iter().find(|e| e.kind == FileKind::Delete) {
+        let reason = format!("`{}` is deleted and not there", entry.file.file_name);
+        return Err(Error::malformed("manifest", reason));
+    }
+    Ok(Merged {
+        replaces: untouched..manifests.len(),
+        entries: entries.into(),
+    })
 }
 
 fn cancel(entries: Vec<ManifestEntry>) -> Result<Vec<ManifestEntry>> {

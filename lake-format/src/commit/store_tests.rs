@@ -173,6 +173,13 @@ async fn fc_080_two_committers_need_no_permission_to_list() {
         .await
         .unwrap();
     assert_eq!(newest.id, 1);
+    // Hints that lead nowhere: it has snapshots, and nothing tells which.
+    for id in 1..=11 {
+        let path = table.paths().snapshot(id);
+        table.store().delete(&path).await.unwrap();
+    }
+    let lost = table.latest_snapshot().await.unwrap_err();
+    assert!(matches!(&lost, crate::Error::NotFound { path } if path.ends_with("snapshot-11")));
 }
 
 #[tokio::test]

@@ -21,6 +21,9 @@ pub struct Retention {
     /// Whether consumers keep the snapshots that they still have to read; not with
     /// `consumer.changelog-only`.
     pub heeds_consumers: bool,
+    /// `consumer.expiration-time`: a consumer whose file was not written for so long keeps nothing.
+    /// Never, if it is not set.
+    pub consumer_time: Option<Duration>,
 }
 
 impl Retention {
@@ -38,6 +41,7 @@ impl Retention {
                 .unwrap_or(Duration::from_secs(3_600)),
             limit: options.number("snapshot.expire.limit", 50)?,
             heeds_consumers: !options.is_true("consumer.changelog-only", false)?,
+            consumer_time: options.duration("consumer.expiration-time")?,
         };
         retention.refuse_longer_changelogs(options)?;
         retention.validate()?;
@@ -169,6 +173,7 @@ mod tests {
             time: Duration::from_secs(3_600),
             limit: 50,
             heeds_consumers: true,
+            consumer_time: None,
         }
     }
 

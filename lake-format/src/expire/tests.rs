@@ -280,6 +280,34 @@ async fn the_newest_own_snapshot_stays_however_old_it_is() {
 }
 
 #[tokio::test]
+async fn a_consumer_that_was_not_heard_of_for_its_time_keeps_nothing() {
+    let world = World::with_snapshots(8).await;
+    let path = "t/consumer/consumer-gone";
+    world.put(path, r#"{"nextSnapshot":4}"#).await;
+    let meta = world.table.store().head(&Path::from(path)).await.unwrap();
+    let heard_ms = meta.last_modified.timestamp_millis();
+    let hour = BTreeMap::from([("consumer.expiration-time".to_owned(), "1 h".to_owned())]);
+    let retention = Retention {
+        min: 1,
+        max: 1,
+        ..Retention::of(TableOptions::new(&hour)).unwrap()
+    };
+    let at = |now_ms| ExpireRequest {
+        now_ms,
+        ..request(&retention)
+    };
+    let expired = world.table.expire(&at(heard_ms + HOUR_MS)).await.unwrap();
+    assert_eq!(expired.kept_by, KeptBy::Consumer("gone".to_owned()));
+    let expired = world
+        .table
+        .expire(&at(heard_ms + HOUR_MS + 1))
+        .await
+        .unwrap();
+    assert_eq!((expired.kept_from, expired.kept_by), (8, KeptBy::Count(1)));
+    world.assert_sound().await;
+}
+
+#[tokio::test]
 async fn consumers_keep_what_they_have_yet_to_read() {
     let world = World::with_snapshots(8).await;
     world

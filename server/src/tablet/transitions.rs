@@ -177,16 +177,22 @@ impl TabletServer {
             Ok(ends) => (ends.get(&bucket).copied(), None),
             Err(source) => (None, Some(Arc::clone(source))),
         };
-        // A log that was led before and is gone would give out offsets that are in the lake.
-        let must_exist = unreadable.filter(|_| asked.leader_epoch > 0);
+        // A log that was led before and has lost what it held would give out offsets that are in the
+        // lake. One that never held a record can't be told from it.
+        let must_hold = unreadable.filter(|_| asked.leader_epoch > 0);
         let _turn = Arc::clone(&self.recovery)
             .acquire_owned()
             .await
             .map_err(|_| Error::Stopping)?;
         let server = Arc::clone(self);
-        let open = move || match must_exist {
-            Some(source) if !server.has_log(bucket) => Err(Error::TableNotRead { bucket, source }),
-            _ => server.open_log(bucket, lake_end),
+        let open = move || {
+            let log = server.open_log(bucket, lake_end)?;
+            match must_hold {
+                Some(source) if log.log_end() == LogOffset(0) => {
+                    Err(Error::TableNotRead { bucket, source })
+                }
+                _ => Ok(log),
+            }
         };
         let log = tokio::task::spawn_blocking(open).await??;
         let replica = Replica::new(parts, log, self.parts.log_options.config.max_batch_bytes);
@@ -194,12 +200,6 @@ impl TabletServer {
             replica.raise_lake_end(lake_end);
         }
         Ok(replica)
-    }
-
-    /// Whether a bucket has a log here. Blocks.
-    fn has_log(&self, bucket: TableBucket) -> bool {
-        let disk = &self.parts.log_options.disk;
-        disk.exists(&self.log_dir(bucket)).unwrap_or(false)
     }
 
     /// Recovers a log; one that ends below what is in the lake goes on there. Blocks.

@@ -333,29 +333,41 @@ async fn a_log_that_lost_rows_which_are_in_the_lake_goes_on_after_them() {
 
 #[tokio::test]
 async fn fc_057_a_missing_offsets_file_keeps_no_log_from_being_served() {
-    let home = Home::new();
-    let server = home.start().await;
-    let (path, id) = create(&server, "t", &lake_table()).await;
-    fill(&server, id, &[100, 50]).await;
-    let mut wire = Wire::coordinator(&server).await;
-    let ends = [(0, 100), (1, 50)];
-    let prepared = prepare(&mut wire, offsets(&path, id, &ends)).await.unwrap();
-    commit(&mut wire, id, 1, &prepared).await.unwrap();
-    server.shutdown().await;
-    let file = prepared.strip_prefix("file:").unwrap();
-    std::fs::remove_file(file).unwrap();
-    // A log that has gone, too, might give offsets out that are in the lake: that one stays closed.
-    let log = format!("tablet-0/log/table-{id}/bucket-1");
-    std::fs::remove_dir_all(home.dir.path().join(log)).unwrap();
-    let server = home.start().await;
-    let mut tablet = Wire::tablet(&server).await;
-    let base = append(&mut tablet, produce(id, 0, batch(0..1, None)))
-        .await
-        .unwrap();
-    assert_eq!(base, 100);
-    let refused = append(&mut tablet, produce(id, 1, batch(0..1, None))).await;
-    refused.unwrap_err();
-    server.shutdown().await;
+    for is_gone in [true, false] {
+        let home = Home::new();
+        let server = home.start().await;
+        let (path, id) = create(&server, "t", &lake_table()).await;
+        fill(&server, id, &[100, 50]).await;
+        let mut wire = Wire::coordinator(&server).await;
+        let ends = [(0, 100), (1, 50)];
+        let prepared = prepare(&mut wire, offsets(&path, id, &ends)).await.unwrap();
+        commit(&mut wire, id, 1, &prepared).await.unwrap();
+        server.shutdown().await;
+        let file = prepared.strip_prefix("file:").unwrap();
+        std::fs::remove_file(file).unwrap();
+        // A log that has lost what it held, too, might give offsets out that are in the lake: that one
+        // stays closed.
+        let log = format!("tablet-0/log/table-{id}/bucket-1");
+        let log = home.dir.path().join(log);
+        std::fs::remove_dir_all(&log).unwrap();
+        if !is_gone {
+            std::fs::create_dir(&log).unwrap();
+        }
+        for _ in 0..2 {
+            let server = home.start().await;
+            let mut tablet = Wire::tablet(&server).await;
+            let refused = append(&mut tablet, produce(id, 1, batch(0..1, None))).await;
+            refused.unwrap_err();
+            server.shutdown().await;
+        }
+        let server = home.start().await;
+        let mut tablet = Wire::tablet(&server).await;
+        let base = append(&mut tablet, produce(id, 0, batch(0..1, None)))
+            .await
+            .unwrap();
+        assert_eq!(base, 100);
+        server.shutdown().await;
+    }
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! Appends the rows of a Parquet file to a table of a lake by the table format alone, without
-//! server and daemon: `weir-lake-writer WAREHOUSE DATABASE TABLE SOURCE.parquet [SCHEMA.json]`.
+//! server and daemon: `weir-lake-writer WAREHOUSE DATABASE TABLE SOURCE.parquet [SCHEMA.json [USER]]`.
 //!
 //! The schema, a schema file of the format without ids, creates the table where it is missing. The
 //! columns of the source have the Arrow types of the lake's. Rows go to the partitions of their
-//! values and to the buckets of their keys, one commit a run.
+//! values and to the buckets of their keys, one commit a run. Runs of several users may go on at a time.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ type Rows = BTreeMap<(Vec<u8>, i32), Vec<u32>>;
 async fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [warehouse, database, name, source, schema @ ..] = arguments.as_slice() else {
-        panic!("weir-lake-writer WAREHOUSE DATABASE TABLE SOURCE.parquet [SCHEMA.json]");
+        panic!("weir-lake-writer WAREHOUSE DATABASE TABLE SOURCE.parquet [SCHEMA.json [USER]]");
     };
     let none = BTreeMap::new();
     let (store, folder) = weir_lake_format::open_warehouse(warehouse, &none).unwrap();
@@ -44,8 +44,9 @@ async fn main() {
             .await
             .unwrap(),
     };
+    let user = schema.get(1).map_or("weir-lake-writer", String::as_str);
     let schema = Arc::new(table.latest_schema().await.unwrap());
-    append(&table, &schema, &read(source)).await;
+    append(&table, &schema, &read(source), user).await;
 }
 
 fn new_schema(path: &str) -> TableSchema {
@@ -77,7 +78,7 @@ fn read(source: &str) -> RecordBatch {
     concat_batches(&schema, &batches).unwrap()
 }
 
-async fn append(table: &Table, schema: &Arc<TableSchema>, rows: &RecordBatch) {
+async fn append(table: &Table, schema: &Arc<TableSchema>, rows: &RecordBatch, user: &str) {
     let latest = table.latest_snapshot().await.unwrap();
     let id = latest.as_ref().map_or(0, |snapshot| snapshot.id) + 1;
     let mut counts = BTreeMap::new();
@@ -101,7 +102,7 @@ async fn append(table: &Table, schema: &Arc<TableSchema>, rows: &RecordBatch) {
             bucket,
             first_sequence_number,
         };
-        let options = WriterOptions::new(schema, format!("w{id}-{place}"), 0).unwrap();
+        let options = WriterOptions::new(schema, format!("{user}-{id}-{place}"), 0).unwrap();
         let (store, root) = (Arc::clone(table.store()), table.root().clone());
         let mut writer = DataFileWriter::new(target, options, store, root).unwrap();
         let taken = take_record_batch(rows, &UInt32Array::from(indices)).unwrap();
@@ -109,14 +110,14 @@ async fn append(table: &Table, schema: &Arc<TableSchema>, rows: &RecordBatch) {
         messages.push(writer.finish().await.unwrap());
     }
     let request = CommitRequest {
-        commit_user: "weir-lake-writer".to_owned(),
+        commit_user: user.to_owned(),
         commit_identifier: BATCH_COMMIT_IDENTIFIER,
         kind: CommitKind::Append,
         messages,
         deletes: Vec::new(),
         properties: BTreeMap::new(),
         allow_empty: true,
-        uuid: format!("c{id}"),
+        uuid: format!("{user}-{id}"),
         now_ms: 1_700_000_000_000 + id,
     };
     let mut guard = |_: &BaseView<'_>| Ok(());

@@ -3,8 +3,8 @@
 //! It works over two tables that can't be committed in one step. The order is: data files of the
 //! lake table → claim (a snapshot of the table of bad records that names the replay) → lake commit →
 //! removal of the records. Whoever comes after a crash first removes what the newest replay in the lake
-//! put back; where snapshots are gone that could tell what a claim led to, it refuses to guess. Of two
-//! replays at a time one commits.
+//! put back; where snapshots are gone that could tell what a claim led to, it refuses to guess and asks
+//! for what a person found. Of two replays at a time one commits.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -36,14 +36,23 @@ use files::Files;
 pub const COMMIT_USER: &str = "weir-replay";
 /// Snapshot property: the replay.
 pub const REPLAY: &str = "weir-replay";
-/// Snapshot property of the lake table: the offsets whose rows were put back, as a text of
-/// [`crate::ranges`].
+/// Snapshot property: the offsets whose rows were put back (lake table) or are about to be (claim), as
+/// a text of [`crate::ranges`].
 pub const REPLAYED: &str = "weir-replayed";
 /// Snapshot property of the table of bad records: what a claim is about to put back, as JSON.
 pub const CLAIM: &str = "weir-replay-claim";
 
 /// Records put back by one commit.
 const BATCH_RECORDS: usize = 10_000;
+
+/// What became of a replay that broke off, as a person found it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Outcome {
+    /// Its rows are in the lake.
+    InLake,
+    /// None of them is.
+    NotInLake,
+}
 
 /// What a replay did.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -95,16 +104,18 @@ struct Seen {
 /// A record's place: what makes it one.
 type Key = (TableBucket, LogOffset);
 
-/// Puts the bad records of a table back, as far as they fit now.
+/// Puts the bad records of a table back, as far as they fit now. `assumed` counts for an earlier replay
+/// of which nothing else can tell what became of it.
 ///
 /// # Errors
-/// [`Error::ReplayUnknown`] if an earlier replay broke off and nothing can tell any more whether it
-/// took place; what cluster and lake say. A replay that failed may be run again.
+/// [`Error::ReplayUnknown`] if an earlier replay broke off, nothing can tell any more whether it
+/// took place, and nothing is assumed; what cluster and lake say. A replay that failed may be run again.
 pub async fn replay(
     client: &Arc<dyn TieringClient>,
     warehouse: &Warehouse,
     path: &TablePath,
     clock: &Arc<dyn Clock>,
+    assumed: Option<Outcome>,
 ) -> Result<Replayed> {
     let info = Arc::new(client.table_info(path).await?);
     let lake = Arc::new(warehouse.table(path, &info.properties).await?);
@@ -123,7 +134,7 @@ pub async fn replay(
     };
     // Before anything is read: whoever commits from now on makes our own commits void.
     let mut seen = replay.seen().await?;
-    replay.settle(&mut seen).await?;
+    replay.settle(&mut seen, assumed).await?;
     let ends = client.lake_progress(path, replay.info.id).await?.ends;
     let mut passed = BTreeSet::new();
     loop {
@@ -292,7 +303,7 @@ impl Replay<'_> {
             replay: unique_name(),
             lake_snapshot: latest,
         };
-        if let Err(error) = self.claim(&claim, seen).await {
+        if let Err(error) = self.claim(&claim, &fit, seen).await {
             self.lake.discard(messages).await;
             return Err(error);
         }
@@ -303,11 +314,13 @@ impl Replay<'_> {
             .await
     }
 
-    async fn claim(&self, claim: &Claim, seen: &mut Seen) -> Result<()> {
+    async fn claim(&self, claim: &Claim, records: &[BadRecord], seen: &mut Seen) -> Result<()> {
         let text = serde_json::to_string(claim).map_err(|error| Error::BadRanges {
             reason: format!("{CLAIM}: {error}"),
         })?;
-        let properties = vec![(CLAIM, text)];
+        let file = format!("weir/claimed-{}.json", claim.replay);
+        let ranges = self.bad.property(ranges_text(records), &file).await?;
+        let properties = vec![(CLAIM, text), (REPLAYED, ranges)];
         let request = self.request(CommitKind::Append, properties, &claim.replay);
         seen.bad = Some(self.commit(&self.bad, request, seen.bad).await?);
         Ok(())
@@ -439,18 +452,36 @@ impl Replay<'_> {
     /// That is at most the newest one in the lake: whoever commits there after another one had settled
     /// that one before, or is refused. It may be of a claim that is not the newest: its put may have
     /// been under way when a later replay looked.
-    async fn settle(&self, seen: &mut Seen) -> Result<()> {
-        if let Some(claim) = self.unsettled().await? {
-            self.find(&claim).await?;
+    async fn settle(&self, seen: &mut Seen, assumed: Option<Outcome>) -> Result<()> {
+        if let Some((own, claim)) = self.unsettled().await?
+            && let Err(error) = self.find(&claim).await
+        {
+            match (error, assumed) {
+                (Error::ReplayUnknown { .. }, Some(Outcome::NotInLake)) => {}
+                (Error::ReplayUnknown { .. }, Some(Outcome::InLake)) => {
+                    self.remove_replayed(&self.bad, &own, seen).await?;
+                }
+                (error, _) => return Err(error),
+            }
         }
         let newest = self.lake.table.own_latest(COMMIT_USER).await;
         let newest = newest.map_err(|error| self.lake.error(error))?;
-        let Some(newest) = newest.filter(|newest| self.is_ours(newest)) else {
-            return Ok(());
-        };
+        match newest.filter(|newest| self.is_ours(newest)) {
+            Some(newest) => self.remove_replayed(&self.lake, &newest, seen).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Takes the records out that a snapshot of `table` says were put back.
+    async fn remove_replayed(
+        &self,
+        table: &LakeTable,
+        snapshot: &Snapshot,
+        seen: &mut Seen,
+    ) -> Result<()> {
         let mut keys = BTreeSet::new();
-        let text = newest.property(REPLAYED).unwrap_or_default();
-        for range in ranges::load(&self.lake.table, text).await? {
+        let text = snapshot.property(REPLAYED).unwrap_or_default();
+        for range in ranges::load(&table.table, text).await? {
             let bucket = TableBucket {
                 table: self.info.id,
                 partition: range.partition_id,
@@ -458,7 +489,7 @@ impl Replay<'_> {
             };
             keys.extend((range.start.0..range.end.0).map(|offset| (bucket, LogOffset(offset))));
         }
-        let replay = newest.property(REPLAY).unwrap_or_default().to_owned();
+        let replay = snapshot.property(REPLAY).unwrap_or_default().to_owned();
         self.remove(&replay, keys, seen).await
     }
 
@@ -467,8 +498,8 @@ impl Replay<'_> {
         snapshot.property(crate::committer::TABLE_ID) == Some(&self.info.id.to_string())
     }
 
-    /// The newest claim of this table, if its records were not removed since.
-    async fn unsettled(&self) -> Result<Option<Claim>> {
+    /// The newest claim of this table, if its records were not removed since, with its snapshot.
+    async fn unsettled(&self) -> Result<Option<(Snapshot, Claim)>> {
         let own = self.own_claim().await?.filter(|own| self.is_ours(own));
         let Some(own) = own else { return Ok(None) };
         let Some(text) = own.property(CLAIM) else {
@@ -481,7 +512,7 @@ impl Replay<'_> {
             let reason = format!("{CLAIM}: version {} is not known", claim.version);
             return Err(Error::BadRanges { reason });
         }
-        Ok(Some(claim))
+        Ok(Some((own, claim)))
     }
 
     /// Looks for the lake snapshot of a claim's replay.

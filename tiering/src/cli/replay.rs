@@ -2,19 +2,41 @@
 
 use std::sync::Arc;
 
+use clap::Args;
 use weir_catalog::clock::{Clock, SystemClock};
+use weir_protocol::ids::TablePath;
 
-use super::Replay;
 use super::exit::{Failure, Outcome};
 use super::output::{count, print, print_json};
 use super::verify::{cluster, failure};
-use crate::bad_records::replay::{Replayed, StillBad, replay};
+use super::{Cluster, Warehouse as WarehouseArgument};
+use crate::bad_records::replay::{Outcome as EarlierOutcome, Replayed, StillBad, replay};
 use crate::cluster::TieringClient;
 use crate::cluster::wire::WireCluster;
 use crate::lake_table::Warehouse;
 
 /// Records that are printed one by one.
 const SHOWN: usize = 20;
+
+/// `weir replay`.
+#[derive(Args, Clone, Debug)]
+pub struct Replay {
+    /// The table, `DATABASE.TABLE`.
+    pub table: TablePath,
+    /// The cluster.
+    #[command(flatten)]
+    pub cluster: Cluster,
+    /// The lake.
+    #[command(flatten)]
+    pub warehouse: WarehouseArgument,
+    /// What you found in the lake of a replay that broke off, where snapshots that could tell have
+    /// expired: its rows are there (their records go), or they are not (they are put back).
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub assume: Option<EarlierOutcome>,
+    /// Prints JSON.
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// Puts the bad records of a table back and says what became of them.
 ///
@@ -26,7 +48,8 @@ pub async fn run(arguments: Replay) -> Outcome {
     let url = &arguments.warehouse.warehouse;
     let warehouse = Warehouse::open_existing(url).map_err(|error| failure(&error))?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let replayed = replay(&client, &warehouse, &arguments.table, &clock);
+    let (table, assumed) = (&arguments.table, arguments.assume);
+    let replayed = replay(&client, &warehouse, table, &clock, assumed);
     let replayed = replayed.await.map_err(|error| failure(&error))?;
     if arguments.json {
         print_json(&replayed)?;

@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) last_error: Option<String>,
     pub(super) lake_snapshot: Option<i64>,
     pub(super) lag: Lag,
-    /// Offsets that the log has lost and a person let go, until a round has noted them down.
+    /// Offsets that the log has lost and a person let go, until the lake is past them.
     pub(super) let_go: BTreeMap<TableBucket, Offsets>,
     pub(super) report: Option<RoundReport>,
 }
@@ -121,9 +121,11 @@ impl Entry {
         now_ms: i64,
     ) -> bool {
         let trouble = report.trouble();
-        if report.committed.is_some() {
-            self.let_go.clear();
-        }
+        // A round that began before a person let offsets go knew nothing of them.
+        self.let_go.retain(|bucket, lost| {
+            let lake_end = report.lake_ends.get(bucket);
+            lake_end.is_none_or(|lake_end| *lake_end < lost.end)
+        });
         self.failing_buckets = report.faults.len();
         match &trouble {
             None => {

@@ -21,6 +21,15 @@ pub(super) struct Convert {
     pub partition: Option<String>,
     /// Offsets that are left out whatever their rows are like.
     pub diverted: Vec<Offsets>,
+    /// How much of bad records is taken.
+    pub room: Room,
+}
+
+/// How much of bad records is still taken: the one that fills it is the last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Room {
+    pub records: usize,
+    pub bytes: usize,
 }
 
 /// A batch after conversion.
@@ -32,9 +41,10 @@ pub(super) struct Converted {
     pub diverted: Vec<Offsets>,
     /// The rows of those that were not left out before.
     pub bad: Vec<BadRecord>,
-    /// Why nothing was taken from `reached` on, if something was left.
+    /// Why nothing was taken from `reached` on, if a row stopped it.
     pub stopped: Option<Trouble>,
-    /// The offset after the last one taken.
+    /// The offset after the last one taken: below the batch's end if a row stopped it or the bad
+    /// records have filled their room.
     pub reached: LogOffset,
 }
 
@@ -52,8 +62,13 @@ impl Converted {
             .good
             .iter()
             .map(|(_, rows)| rows.get_array_memory_size());
-        let bad = self.bad.iter().map(|record| record.record.len());
-        u64::try_from(good.chain(bad).sum::<usize>()).unwrap_or(u64::MAX)
+        let bytes = good.sum::<usize>() + self.bad_bytes();
+        u64::try_from(bytes).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes that the bad records hold.
+    pub(super) fn bad_bytes(&self) -> usize {
+        self.bad.iter().map(|record| record.record.len()).sum()
     }
 }
 
@@ -119,8 +134,13 @@ impl Convert {
         out: &mut Converted,
     ) -> Result<bool> {
         let mut misfits = Vec::new();
-        let first_only = self.policy == Policy::Stop;
-        work.misfits(from, to, first_only, &mut misfits)?;
+        let limit = match self.policy {
+            Policy::Stop => 1,
+            Policy::Divert => self.room.records.saturating_sub(out.bad.len()).max(1),
+        };
+        work.misfits(from, to, limit, &mut misfits)?;
+        let is_cut = misfits.len() == limit;
+        let mut left = self.room.bytes.saturating_sub(out.bad_bytes());
         let mut next = from;
         for misfit in misfits {
             work.take_good(next, misfit.row, out)?;
@@ -130,9 +150,20 @@ impl Convert {
                 out.reached = offset;
                 return Ok(false);
             }
-            out.bad.push(self.bad_record(work, &misfit, schema)?);
+            let bad = self.bad_record(work, &misfit, schema)?;
+            left = left.saturating_sub(bad.record.len());
+            out.bad.push(bad);
             out.leave_out(offset..LogOffset(offset.0.saturating_add(1)));
             next = misfit.row + 1;
+            if left == 0 {
+                out.reached = work.offset(next);
+                return Ok(false);
+            }
+        }
+        if is_cut {
+            // What is behind the last of them was not looked at.
+            out.reached = work.offset(next);
+            return Ok(false);
         }
         work.take_good(next, to, out)?;
         Ok(true)
@@ -222,15 +253,9 @@ impl Work<'_> {
         }
     }
 
-    /// The rows among `from..to` that do not fit, ascending; only the first one if that is enough.
-    fn misfits(
-        &self,
-        from: usize,
-        to: usize,
-        first_only: bool,
-        found: &mut Vec<Misfit>,
-    ) -> Result<()> {
-        if from == to || (first_only && !found.is_empty()) {
+    /// The rows among `from..to` that do not fit, ascending, until there are `limit`.
+    fn misfits(&self, from: usize, to: usize, limit: usize, found: &mut Vec<Misfit>) -> Result<()> {
+        if from == to || found.len() == limit {
             return Ok(());
         }
         let Err(misfit) = self.apply(from, to)? else {
@@ -241,8 +266,8 @@ impl Work<'_> {
             return Ok(());
         }
         let middle = from + (to - from) / 2;
-        self.misfits(from, middle, first_only, found)?;
-        self.misfits(middle, to, first_only, found)
+        self.misfits(from, middle, limit, found)?;
+        self.misfits(middle, to, limit, found)
     }
 }
 

@@ -12,7 +12,7 @@ use weir_lake_format::write::{CommitMessage, DataFileWriter, WriteTarget, Writer
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::LogBatch;
 
-use super::convert::{Convert, Converted};
+use super::convert::{Convert, Converted, Room};
 use super::decode::decode;
 use super::schemas::Schemas;
 use super::{BadRecordRules, WorkerResources};
@@ -211,9 +211,10 @@ impl Lane {
         let mut reached = range.end;
         let mut fault = None;
         if range.start < range.end && batch.header.record_count > 0 {
-            let converted = self.setting.decode(batch, range).await?;
+            let converted = self.setting.decode(batch, range, self.room()).await?;
             held.resize(converted.memory_bytes());
             reached = converted.reached;
+            self.bad_bytes += converted.bad_bytes();
             for (first, rows) in converted.good {
                 self.append(rows, first).await?;
             }
@@ -222,7 +223,6 @@ impl Lane {
                 (offsets.start.0..offsets.end.0)
                     .for_each(|offset| ranges::push(&mut self.apart.diverted, LogOffset(offset)));
             }
-            self.bad_bytes += converted.bad.iter().map(|r| r.record.len()).sum::<usize>();
             self.bad.extend(converted.bad);
             fault = converted.stopped.or_else(|| self.has_many_bad());
         }
@@ -233,8 +233,16 @@ impl Lane {
     }
 
     /// Bad records are held in memory until the round ends: a round takes only so many.
+    fn room(&self) -> Room {
+        Room {
+            records: MAX_RECORDS.saturating_sub(self.bad.len()),
+            bytes: MAX_BYTES.saturating_sub(self.bad_bytes),
+        }
+    }
+
     fn has_many_bad(&self) -> Option<Trouble> {
-        let many = self.bad.len() >= MAX_RECORDS || self.bad_bytes >= MAX_BYTES;
+        let Room { records, bytes } = self.room();
+        let many = records == 0 || bytes == 0;
         let count = self.bad.len();
         many.then(|| {
             Trouble::passing(format!(
@@ -272,7 +280,12 @@ impl Lane {
 impl Setting {
     /// The rows of `range` in the lake's columns, and what is bad among them. Runs off the async
     /// threads, under a processor permit.
-    async fn decode(&self, batch: LogBatch, range: Range<LogOffset>) -> Result<Converted> {
+    async fn decode(
+        &self,
+        batch: LogBatch,
+        range: Range<LogOffset>,
+        room: Room,
+    ) -> Result<Converted> {
         let form = self.schemas.get(batch.header.schema_id).await?;
         // The semaphore is closed only when the daemon is gone.
         let permit = Arc::clone(&self.cpu)
@@ -284,6 +297,7 @@ impl Setting {
             policy: self.policy,
             partition: self.split.partition.clone(),
             diverted: self.diverted.clone(),
+            room,
         };
         let decoded = tokio::task::spawn_blocking(move || {
             let _permit = permit;

@@ -164,6 +164,22 @@ async fn a_round_takes_only_so_many_bad_records_and_the_next_goes_on() {
 }
 
 #[tokio::test]
+async fn a_round_takes_only_so_many_bad_records_of_one_batch() {
+    let mut world = strict_world("divert", 1).await;
+    let most = crate::bad_records::MAX_RECORDS;
+    world.append_named(
+        bucket(None, 0),
+        i64::try_from(most * 2 + 5).unwrap(),
+        |_| false,
+    );
+    for taken in [most, most * 2, most * 2 + 5] {
+        world.round().await.unwrap();
+        assert_eq!(bad_records(&world).await.len(), taken);
+    }
+    assert_sound(&world).await;
+}
+
+#[tokio::test]
 async fn another_table_of_the_name_pauses_the_table() {
     let mut world = strict_world("divert", 1).await;
     let path = world.path.clone();

@@ -73,8 +73,20 @@ impl<'a> Files<'a> {
         })
     }
 
-    /// Writes the row of a record; column and reason if it does not fit.
+    /// Writes the row of a record; column and reason if it does not fit, or if its own bytes or
+    /// partition are what is wrong: others can be put back all the same.
     pub(super) async fn write(&mut self, record: &BadRecord) -> Result<Option<(String, String)>> {
+        match self.write_row(record).await {
+            Ok(()) => Ok(None),
+            Err(Error::Column { column, reason, .. }) => Ok(Some((column, reason))),
+            Err(error @ (Error::Log { .. } | Error::MissingBucketCount { .. })) => {
+                Ok(Some(("(all)".to_owned(), error.chain())))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn write_row(&mut self, record: &BadRecord) -> Result<()> {
         let log = |source| Error::Log {
             table: self.lake.path().clone(),
             bucket: record.bucket,
@@ -91,11 +103,7 @@ impl<'a> Files<'a> {
             offset: record.offset,
             timestamp_ms: batch.header.commit_timestamp_ms,
         };
-        let rows = match form.alignment.apply(&rows, position) {
-            Ok(rows) => rows,
-            Err(Error::Column { column, reason, .. }) => return Ok(Some((column, reason))),
-            Err(error) => return Err(error),
-        };
+        let rows = form.alignment.apply(&rows, position)?;
         if !self.writers.contains_key(&record.bucket) {
             let writer = self.open(record)?;
             self.writers.insert(record.bucket, writer);
@@ -103,7 +111,7 @@ impl<'a> Files<'a> {
         if let Some(writer) = self.writers.get_mut(&record.bucket) {
             writer.write(rows).await.map_err(|e| self.lake.error(e))?;
         }
-        Ok(None)
+        Ok(())
     }
 
     fn open(&self, record: &BadRecord) -> Result<DataFileWriter> {

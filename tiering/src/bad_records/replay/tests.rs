@@ -1,13 +1,22 @@
+use super::super::book;
 use super::super::book::tests::{assert_sound, bad_records, lake_ids, strict_world};
 use super::*;
-use crate::testing::world::{World, bucket};
+use crate::testing::world::{TABLE, World, bucket};
 use crate::testing::{Fault, Faults};
 
 async fn run(world: &World, faults: &Faults) -> Result<Replayed> {
+    run_assuming(world, faults, None).await
+}
+
+async fn run_assuming(
+    world: &World,
+    faults: &Faults,
+    assumed: Option<Outcome>,
+) -> Result<Replayed> {
     let runner = world.process(faults);
     let clock: Arc<dyn Clock> = Arc::clone(&runner.resources.clock);
     let (client, warehouse) = (&runner.resources.client, &runner.warehouse);
-    replay(client, warehouse, &world.path, &clock).await
+    replay(client, warehouse, &world.path, &clock, assumed).await
 }
 
 /// Twenty rows of which three are bad, all tiered.
@@ -49,7 +58,7 @@ async fn fc_108_a_replay_puts_bad_records_back_once_after_their_cause_is_mended(
 }
 
 #[tokio::test]
-async fn records_that_still_do_not_fit_stay_and_the_others_go() {
+async fn a_column_that_the_log_cannot_fill_ends_the_replay_and_nothing_goes() {
     let mut world = world().await;
     world.names_are_required(false).await;
     world.recover().await;
@@ -64,6 +73,34 @@ async fn records_that_still_do_not_fit_stay_and_the_others_go() {
     let error = run(&world, &Faults::default()).await.unwrap_err();
     assert!(matches!(error, Error::Schema { .. }), "{error}");
     assert_eq!(bad_records(&world).await.len(), 3);
+}
+
+#[tokio::test]
+async fn a_record_that_cannot_be_read_or_placed_stays_and_the_others_go() {
+    let world = world().await;
+    world.names_are_required(false).await;
+    let warehouse = world.process(&Faults::default()).warehouse;
+    let place = warehouse.bad_records(&world.path, &BTreeMap::new());
+    let kept = bad_records(&world).await;
+    let damaged = BadRecord {
+        offset: LogOffset(6),
+        record: bytes::Bytes::from_static(b"no batch"),
+        ..kept[0].clone()
+    };
+    let mut book = book::Book::read(place.unwrap(), TABLE).await.unwrap();
+    let stamp = super::super::Stamp {
+        table: "d.t",
+        round: "r",
+        now_ms: 1,
+    };
+    book.commit(&[damaged], &BTreeMap::new(), stamp)
+        .await
+        .unwrap();
+    let done = run(&world, &Faults::default()).await.unwrap();
+    let still: Vec<_> = done.still_bad.iter().map(|bad| bad.offset).collect();
+    assert_eq!((done.rows, still), (3, vec![6]));
+    assert_eq!(bad_records(&world).await.len(), 1);
+    assert_eq!(lake_ids(&world).await, (0..20).collect::<Vec<_>>());
 }
 
 async fn sweep(fault: Fault) {
@@ -146,30 +183,52 @@ async fn a_replay_that_wakes_up_after_another_one_changes_nothing() {
     }
 }
 
-#[tokio::test]
-async fn where_nothing_can_tell_a_replay_refuses_to_guess() {
-    let world = world().await;
-    world.names_are_required(false).await;
-    let mut at = 0;
-    // Dies right after its lake commit.
-    loop {
+/// Whether three records that a replay claimed are in the lake (it died after its lake commit, or
+/// right before), which no snapshot tells any more.
+async fn untold(in_lake: bool) -> World {
+    for at in 0.. {
+        let mut world = world().await;
+        world.names_are_required(false).await;
         let faults = Faults::default();
         faults.plan(at, Fault::CrashBefore);
         tokio::select! {
             _ = run(&world, &faults) => panic!("it was to die"),
             () = faults.stopped() => {}
         }
-        if lake_ids(&world).await.len() == 20 {
-            break;
+        let warehouse = world.process(&Faults::default()).warehouse;
+        let place = warehouse.bad_records(&world.path, &BTreeMap::new());
+        let bad = place.unwrap().open().await.unwrap().unwrap();
+        let is_claimed = bad.table.own_latest(COMMIT_USER).await.unwrap().is_some();
+        if is_claimed && (lake_ids(&world).await.len() == 20) == in_lake {
+            let latest = world.lake().await.latest_snapshot_id().await.unwrap();
+            if !in_lake {
+                world.append_named(bucket(None, 0), 1, |_| true);
+                world.round().await.unwrap();
+            }
+            let seen = latest.unwrap() + i64::from(!in_lake);
+            world.append_and_expire(seen).await;
+            return world;
         }
-        at += 1;
     }
-    let lake = world.lake().await;
-    let replayed = lake.own_latest(COMMIT_USER).await.unwrap().unwrap();
-    world.append_and_expire(replayed.id).await;
-    let error = run(&world, &Faults::default()).await.unwrap_err();
-    assert!(matches!(error, Error::ReplayUnknown { .. }), "{error}");
-    assert_eq!(bad_records(&world).await.len(), 3);
+    unreachable!("a replay claims, then commits")
+}
+
+#[tokio::test]
+async fn where_nothing_can_tell_a_replay_refuses_to_guess_and_a_person_decides() {
+    for (in_lake, assumed) in [(true, Outcome::InLake), (false, Outcome::NotInLake)] {
+        let world = untold(in_lake).await;
+        let error = run(&world, &Faults::default()).await.unwrap_err();
+        assert!(matches!(error, Error::ReplayUnknown { .. }), "{error}");
+        assert_eq!(bad_records(&world).await.len(), 3);
+        let before = lake_ids(&world).await.len();
+        let done = run_assuming(&world, &Faults::default(), Some(assumed)).await;
+        let rows = if in_lake { 0 } else { 3 };
+        assert_eq!(done.unwrap().rows, rows);
+        assert_eq!(lake_ids(&world).await.len(), before + rows);
+        assert!(bad_records(&world).await.is_empty());
+        // That is settled, then.
+        run(&world, &Faults::default()).await.unwrap();
+    }
 }
 
 /// Runs a replay until it freezes at that call; `None` if it ended before.
