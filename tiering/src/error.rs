@@ -210,8 +210,8 @@ pub enum Error {
     /// A replay broke off, and the snapshots that could tell whether it took place are gone.
     #[error(
         "{table}: replay {replay} broke off, and lake snapshots {from} to {to} that could tell whether it \
-         took place have expired; look whether its rows are in the lake, then say so with `weir replay {table} \
-         --assume in-lake` or `--assume not-in-lake`"
+         took place have expired; look whether its rows are in the lake, then say so with \
+         `weir replay {table} --assume in-lake` or `--assume not-in-lake`"
     )]
     ReplayUnknown {
         table: TablePath,
