@@ -38,8 +38,8 @@ pub const POLICY: &str = "weir.bad-record";
 
 /// Most bad records that one round takes from one bucket; the next round goes on.
 pub(crate) const MAX_RECORDS: usize = 10_000;
-/// Most bytes of bad records that one round takes from one bucket, or one record.
-pub(crate) const MAX_BYTES: usize = 1 << 20;
+/// Most bytes of bad records that one round takes from one bucket; the one that passes it is the last.
+pub(crate) const MAX_BYTES: usize = 4 << 20;
 
 /// What is done with a row that the lake table can't take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
