@@ -75,7 +75,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Store`], [`Error::Corrupt`], [`Error::NotFound`] about whatever can't be read: then
-    /// it can't be told what is named.
+    /// it can't be told what is named. [`Error::Unsupported`] if there is no snapshot at all.
     pub async fn find_orphans(&self, request: &OrphanRequest<'_>) -> Result<Vec<Orphan>> {
         let older_than_ms = limit_ms(request.now_ms, request.older_than);
         let mut sweep = Sweep {
@@ -86,6 +86,15 @@ impl Table {
             seen_snapshots: BTreeSet::new(),
         };
         sweep.spare_named().await?;
+        if sweep.seen_snapshots.is_empty() && !sweep.candidates.is_empty() {
+            // A first commit that died looks like this, and so does a table that lost its snapshots.
+            return Err(Error::Unsupported {
+                what: format!("a sweep of {}", self.root()),
+                reason: "it has files and no snapshot that could tell which are needed; put the snapshots \
+                         back if they were lost, or commit one first"
+                    .to_owned(),
+            });
+        }
         let mut orphans: Vec<Orphan> = sweep.candidates.into_values().flatten().collect();
         orphans.sort();
         Ok(orphans)

@@ -138,6 +138,7 @@ impl Committer {
                 }
                 _ => {
                     let latest = self.check_history(lease, own.as_ref(), &progress).await?;
+                    self.check_ends(lease, own.as_ref(), &progress).await?;
                     return Ok(Base {
                         own: own.map(|s| s.id),
                         latest,

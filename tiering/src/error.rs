@@ -233,6 +233,20 @@ pub enum Error {
         snapshot: i64,
         reason: String,
     },
+    /// The cluster knows another end of a bucket than the newest lake snapshot.
+    #[error(
+        "{table}: lake snapshot {snapshot} ends at offset {end} in {bucket}, the cluster says {}: the offsets \
+         file {file} is damaged; put it back from a copy or write {end} there",
+        registered.map_or_else(|| "nothing of it".to_owned(), |offset| offset.to_string())
+    )]
+    EndsDiffer {
+        table: TablePath,
+        bucket: TableBucket,
+        snapshot: i64,
+        end: LogOffset,
+        registered: Option<LogOffset>,
+        file: String,
+    },
     /// The lake commit may or may not have happened; the next round reads what is there.
     #[error("{table}: the outcome of the lake commit of round {round} is unknown")]
     UnknownCommit {
@@ -393,6 +407,7 @@ impl Error {
             | Error::LakeBehind { .. }
             | Error::LakeConflict { .. }
             | Error::ForeignHistory { .. }
+            | Error::EndsDiffer { .. }
             | Error::ReplayUnknown { .. }
             | Error::State { .. }
             | Error::Config { .. } => Verdict::Pause,

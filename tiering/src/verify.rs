@@ -234,6 +234,9 @@ pub async fn audit(
     let Some(last) = progress.snapshot else {
         return Ok(report);
     };
+    let latest = lake.table.latest_snapshot_id().await;
+    let latest = latest.map_err(|error| lake.error(error))?;
+    report.findings.extend(chain::lost(last, latest));
     let bad = warehouse.bad_records(path, &info.properties)?;
     let mut auditor = Auditor {
         info: &info,

@@ -238,6 +238,24 @@ async fn nothing_is_deleted_if_anything_can_not_be_read() {
 }
 
 #[tokio::test]
+async fn a_table_that_lost_its_snapshots_is_not_swept() {
+    let store = FaultyStore::new().sound();
+    let table = table_in(Arc::clone(&store) as Arc<dyn ObjectStore>).await;
+    for number in 1..=2 {
+        commit(&table, number).await;
+    }
+    for name in ["snapshot-1", "snapshot-2", "LATEST"] {
+        let path = Path::from(format!("t/snapshot/{name}"));
+        store.delete(&path).await.unwrap();
+    }
+    let before = objects(store.as_ref()).await;
+    let error = table.delete_orphans(&request(Duration::ZERO)).await;
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("no snapshot that could tell"), "{error}");
+    assert_eq!(objects(store.as_ref()).await, before);
+}
+
+#[tokio::test]
 async fn a_sweep_that_is_cut_short_has_deleted_orphans_only() {
     let mut cut = 0;
     loop {

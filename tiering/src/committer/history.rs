@@ -3,11 +3,13 @@
 use weir_catalog::ddl::properties::LAKE_HISTORY;
 use weir_catalog::lake::is_claim;
 use weir_lake_format::{CommitKind, Snapshot};
+use weir_protocol::ids::TableBucket;
 
-use super::{COMMIT_USER, Committer, TABLE_ID};
+use super::{COMMIT_USER, Committer, OFFSETS, RANGES, TABLE_ID};
 use crate::cluster::LakeProgress;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
+use crate::ranges;
 
 impl Committer {
     /// The lake table must be the one that was tiered so far, or one without rows: else rows of others
@@ -51,6 +53,44 @@ impl Committer {
             (Some(known), _) => self.check_registered(known).await?,
         }
         Ok(latest)
+    }
+
+    /// What the cluster knows of the buckets of the newest round is what its snapshot says. Nothing
+    /// guards the digits of an offsets file: a lower offset would double rows, a higher one skip some.
+    pub(super) async fn check_ends(
+        &self,
+        lease: &Lease,
+        own: Option<&Snapshot>,
+        progress: &LakeProgress,
+    ) -> Result<()> {
+        let Some(own) = own.filter(|own| Some(own.id) == progress.snapshot) else {
+            return Ok(());
+        };
+        let is_of_table = own.property(TABLE_ID) == Some(&lease.table.to_string());
+        let Some(text) = own.property(RANGES).filter(|_| is_of_table) else {
+            return Ok(());
+        };
+        for range in ranges::load(&self.lake.table, text).await? {
+            let bucket = TableBucket {
+                table: lease.table,
+                partition: range.partition_id,
+                bucket: range.bucket,
+            };
+            let registered = progress.ends.get(&bucket).copied();
+            // A partition that was dropped is none of the cluster's any more.
+            let is_gone = registered.is_none() && range.partition_id.is_some();
+            if registered != Some(range.end) && !is_gone {
+                return Err(Error::EndsDiffer {
+                    table: self.lake.path().clone(),
+                    bucket,
+                    snapshot: own.id,
+                    end: range.end,
+                    registered,
+                    file: own.property(OFFSETS).unwrap_or_default().to_owned(),
+                });
+            }
+        }
+        Ok(())
     }
 
     /// A snapshot that the cluster knows was made by tiering, or in place of one that was.

@@ -94,6 +94,20 @@ impl Chain {
     }
 }
 
+/// A lake that ends before the registered snapshot has lost it.
+pub(super) fn lost(registered: i64, latest: Option<i64>) -> Option<Finding> {
+    let newest = match latest {
+        Some(latest) if latest >= registered => return None,
+        Some(latest) => format!("ends at {latest}"),
+        None => "has none".to_owned(),
+    };
+    Some(Finding {
+        bucket: None,
+        snapshot: Some(registered),
+        reason: format!("the cluster registered it, the lake {newest}"),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use weir_lake_format::DataFileMeta;

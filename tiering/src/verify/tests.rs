@@ -227,3 +227,23 @@ async fn lost_and_unreadable_offsets_are_told_from_rows_that_are_not_tiered_yet(
     let said = report.ends[1].unreadable.as_deref();
     assert_eq!(said, Some("0.log: damaged at byte 7"));
 }
+
+#[tokio::test]
+async fn a_lake_that_lost_all_its_snapshots_is_told() {
+    let report = audit_after(async |world| {
+        let lake = world.lake().await;
+        for id in lake.snapshot_ids().await.unwrap() {
+            world
+                .store
+                .delete(&lake.paths().snapshot(id))
+                .await
+                .unwrap();
+        }
+    })
+    .await;
+    let reasons: Vec<_> = report.findings.iter().map(|f| f.reason.as_str()).collect();
+    assert!(
+        reasons.contains(&"the cluster registered it, the lake has none"),
+        "{reasons:?}"
+    );
+}

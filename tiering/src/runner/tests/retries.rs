@@ -180,3 +180,28 @@ async fn fc_038_rows_of_a_table_without_bucket_key_keep_the_number_of_their_buck
     let mut folders = folders.map(|file| file.location.as_ref());
     assert!(folders.all(|path| path.starts_with("lake/d.db/t/bucket-0/")));
 }
+
+#[tokio::test]
+async fn a_registered_end_that_the_newest_snapshot_denies_pauses_the_table() {
+    for damage in [Some(1_000), Some(7_000), None] {
+        let mut world = World::new(Shape::plain(1)).await;
+        world.append(bucket(None, 0), 3_000);
+        world.round().await.unwrap();
+        {
+            let mut state = world.cluster.state.lock();
+            let (_, ends) = state.files.values_mut().last().unwrap();
+            match damage {
+                Some(end) => ends.insert(bucket(None, 0), LogOffset(end)),
+                None => ends.remove(&bucket(None, 0)),
+            };
+        }
+        world.append(bucket(None, 0), 10);
+        let error = world.round().await.unwrap_err();
+        assert!(matches!(error, Error::EndsDiffer { .. }), "{error}");
+        assert!(error.to_string().contains("write 3000 there"), "{error}");
+        assert_eq!(
+            world.lake_rows().await.into_values().flatten().count(),
+            3_000
+        );
+    }
+}
