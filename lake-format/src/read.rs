@@ -1,6 +1,6 @@
 //! Reading a snapshot: manifests to live files, live files to splits, splits to batches.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -8,11 +8,14 @@ use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
 use crate::data_file::DataFileMeta;
 use crate::datum::Datum;
+use crate::deletion_vector::DeletionFile;
 use crate::error::{Error, Result};
-use crate::manifest::index::has_deletion_vectors;
+use crate::manifest::index::{Vectors, deletion_vectors, has_deletion_vectors};
 use crate::manifest::{ManifestEntry, decode_manifest, live_files};
 use crate::manifest_list::{ManifestFileMeta, decode_manifest_list};
+use crate::options::TableOptions;
 use crate::partition::Partition;
+use crate::paths::POSTPONE_BUCKET;
 use crate::predicate::Predicate;
 use crate::schema::TableSchema;
 use crate::snapshot::Snapshot;
@@ -22,8 +25,10 @@ use crate::types::DataType;
 
 mod adapt;
 mod file;
+mod merged;
 mod object;
 mod pruning;
+mod sections;
 mod split;
 
 pub(crate) use file::DataFileReader;
@@ -56,6 +61,8 @@ pub struct Split {
     pub total_buckets: i32,
     /// The files in the order they were committed.
     pub files: Vec<DataFileMeta>,
+    /// Of tables with a primary key: the rows of files that are deleted, by file name.
+    pub deletions: BTreeMap<String, DeletionFile>,
 }
 
 impl Split {
@@ -134,8 +141,12 @@ impl Table {
     /// conditions, as far as partitions and statistics tell. The rows that are left must be picked
     /// by [`Predicate::pick`].
     ///
+    /// With a primary key only conditions on its columns leave files out: a file without a row that
+    /// passes may hold the version of a row that says that it does not.
+    ///
     /// # Errors
-    /// As [`Table::plan`].
+    /// As [`Table::plan`]; [`Error::Corrupt`] if a partition of a table with a primary key has files
+    /// under two bucket counts, for then versions of a row may be in two buckets.
     pub async fn plan_where(
         &self,
         snapshot: &Snapshot,
@@ -143,9 +154,12 @@ impl Table {
         conditions: &[Predicate],
     ) -> Result<Vec<Split>> {
         let schema = self.schema(snapshot.schema_id).await?;
-        if !schema.is_primary_key_table() {
+        let mut vectors = if schema.is_primary_key_table() {
+            self.deletion_vectors(snapshot, &schema).await?
+        } else {
             self.refuse_deletion_vectors(snapshot).await?;
-        }
+            Vectors::new()
+        };
         let pruning = Pruning::new(conditions, &schema)?;
         let mut splits: BTreeMap<(Vec<u8>, i32, i32), Vec<DataFileMeta>> = BTreeMap::new();
         let entries = self.filtered_entries(snapshot, &schema, filter, &pruning);
@@ -154,8 +168,12 @@ impl Table {
             let key = (entry.partition, entry.bucket, entry.total_buckets);
             splits.entry(key).or_default().push(entry.file);
         }
+        if schema.is_primary_key_table() {
+            self.refuse_mixed_buckets(snapshot, splits.keys())?;
+        }
         let mut planned = Vec::with_capacity(splits.len());
         for ((partition, bucket, total_buckets), files) in splits {
+            let deletions = vectors.remove(&(partition.clone(), bucket));
             let partition = Partition::from_bytes(&partition, &schema);
             let partition =
                 partition.map_err(|e| e.at(self.paths().snapshot(snapshot.id).as_ref()))?;
@@ -164,9 +182,48 @@ impl Table {
                 bucket,
                 total_buckets,
                 files,
+                deletions: deletions.unwrap_or_default(),
             });
         }
         Ok(planned)
+    }
+
+    /// The deletion vectors of a snapshot, whatever `deletion-vectors.enabled` says today.
+    async fn deletion_vectors(&self, snapshot: &Snapshot, schema: &TableSchema) -> Result<Vectors> {
+        let Some(name) = &snapshot.index_manifest else {
+            return Ok(Vectors::new());
+        };
+        let vectors = self.read_decoded(name, deletion_vectors).await?;
+        let option = "index-file-in-data-file-dir";
+        if !vectors.is_empty() && TableOptions::new(&schema.options).is_true(option, false)? {
+            return Err(Error::Unsupported {
+                what: format!(
+                    "{} with deletion vectors and option `{option}`",
+                    self.root()
+                ),
+                reason: "index files are looked for in the folder `index` only".to_owned(),
+            });
+        }
+        Ok(vectors)
+    }
+
+    fn refuse_mixed_buckets<'k>(
+        &self,
+        snapshot: &Snapshot,
+        splits: impl Iterator<Item = &'k (Vec<u8>, i32, i32)>,
+    ) -> Result<()> {
+        let counts: BTreeSet<(&[u8], i32)> = splits
+            .filter(|(_, bucket, _)| *bucket != POSTPONE_BUCKET)
+            .map(|(partition, _, total)| (partition.as_slice(), *total))
+            .collect();
+        let partitions: BTreeSet<&[u8]> = counts.iter().map(|(partition, _)| *partition).collect();
+        if partitions.len() == counts.len() {
+            return Ok(());
+        }
+        let path = self.paths().snapshot(snapshot.id);
+        let reason = "a partition has files under two bucket counts, so versions of a row may be \
+                      in two buckets";
+        Err(Error::corrupt(path.to_string(), reason))
     }
 
     /// What is known of the columns of a file, as the statistics of its manifest entry say: name in

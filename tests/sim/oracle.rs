@@ -313,6 +313,7 @@ async fn look_at_file(
         bucket: entry.bucket,
         total_buckets: entry.total_buckets,
         files: vec![entry.file.clone()],
+        deletions: BTreeMap::new(),
     };
     let rows = rows_of(lake, &split).await?;
     for (id, part) in &rows {

@@ -1,5 +1,6 @@
 //! A copy of a lake on which things go wrong on purpose.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,6 +101,7 @@ impl Tampered {
             bucket: entry.bucket,
             total_buckets: entry.total_buckets,
             files: vec![entry.file.clone()],
+            deletions: BTreeMap::new(),
         };
         let stream = self
             .table

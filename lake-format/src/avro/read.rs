@@ -380,6 +380,23 @@ impl<'a> Record<'a> {
         }
     }
 
+    /// An array of records; empty if the whole array is null.
+    pub(crate) fn records(&self, name: &str) -> Result<Vec<&Record<'a>>> {
+        let items = match self.get(name) {
+            Value::Null => return Ok(Vec::new()),
+            Value::Array(items) => items,
+            _ => return Err(wrong(name)),
+        };
+        let mut records = Vec::with_capacity(items.len());
+        for item in items {
+            match item {
+                Value::Record(record) => records.push(record),
+                _ => return Err(wrong(name)),
+            }
+        }
+        Ok(records)
+    }
+
     pub(crate) fn long(&self, name: &str) -> Result<i64> {
         self.optional_long(name)?.ok_or_else(|| wrong(name))
     }

@@ -158,6 +158,7 @@ impl Check<'_> {
             bucket: entry.bucket,
             total_buckets: entry.total_buckets,
             files: vec![entry.file.clone()],
+            deletions: BTreeMap::new(),
         };
         let readers = self.table.file_readers(&split, schema);
         let readers = self.note(&entry.file.file_name, readers)?;

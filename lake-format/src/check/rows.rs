@@ -1,5 +1,7 @@
 //! The rows of a data file against its entry: statistics, partition and bucket.
 
+use std::collections::BTreeMap;
+
 use arrow::array::{Array, ArrayRef, RecordBatch};
 use futures::TryStreamExt;
 
@@ -35,6 +37,7 @@ impl Check<'_> {
             bucket: entry.bucket,
             total_buckets: entry.total_buckets,
             files: vec![entry.file.clone()],
+            deletions: BTreeMap::new(),
         };
         let Some(found) = self.read_rows(&object, &split, schema).await? else {
             return Ok(());

@@ -234,7 +234,7 @@ impl Column<'_> {
 }
 
 /// Whether values are kept alike, so that nothing but an Arrow label can differ.
-fn is_same(from: &TypeKind, to: &TypeKind) -> bool {
+pub(super) fn is_same(from: &TypeKind, to: &TypeKind) -> bool {
     use TypeKind::{Binary, Char, Time, VarBinary, VarChar};
     match (from, to) {
         (Char { .. } | VarChar { .. }, Char { .. } | VarChar { .. })

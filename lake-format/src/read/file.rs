@@ -22,7 +22,7 @@ const BATCH_ROWS: usize = 8192;
 
 /// Bytes of a batch, as far as the file's averages tell: far from the 2 GiB at which the offsets of
 /// Arrow's text arrays end.
-const BATCH_BYTES: u64 = 64 << 20;
+pub(super) const BATCH_BYTES: u64 = 64 << 20;
 
 /// A data file to be opened.
 #[derive(Clone, Debug)]
@@ -30,6 +30,8 @@ pub(crate) struct DataFileReader {
     pub(crate) store: Arc<dyn ObjectStore>,
     pub(crate) path: Path,
     pub(crate) file: DataFileMeta,
+    /// Bytes of a batch, about.
+    pub(crate) batch_bytes: u64,
 }
 
 /// An opened data file.
@@ -83,7 +85,8 @@ impl DataFileReader {
             .map(|(at, (_, name))| ((*name).to_owned(), at))
             .collect();
         let groups = builder.metadata().row_groups();
-        let batch_rows = batch_rows(groups.iter().map(|group| size_of(group, &mask)));
+        let groups = groups.iter().map(|group| size_of(group, &mask));
+        let batch_rows = batch_rows(groups, self.batch_bytes);
         let stream = builder
             .with_projection(mask)
             .with_batch_size(batch_rows)
@@ -128,9 +131,9 @@ fn size_of(group: &RowGroupMetaData, mask: &ProjectionMask) -> (u64, u64) {
 }
 
 /// Rows to read at once from row groups of so many rows and bytes each.
-fn batch_rows(groups: impl Iterator<Item = (u64, u64)>) -> usize {
+fn batch_rows(groups: impl Iterator<Item = (u64, u64)>, batch_bytes: u64) -> usize {
     let row_bytes = groups.map(|(rows, bytes)| bytes / rows.max(1)).max();
-    let rows = BATCH_BYTES / row_bytes.unwrap_or(0).max(1);
+    let rows = batch_bytes / row_bytes.unwrap_or(0).max(1);
     usize::try_from(rows).map_or(BATCH_ROWS, |rows| rows.clamp(1, BATCH_ROWS))
 }
 
@@ -169,13 +172,14 @@ mod tests {
     #[test]
     fn fc_071_a_batch_of_wide_rows_has_fewer_of_them() {
         const WIDE: u64 = 256 << 10;
+        let rows = |groups: &[(u64, u64)]| batch_rows(groups.iter().copied(), BATCH_BYTES);
         // 9,000 rows of 256 KiB are more than 2 GiB: they are read in 36 batches.
-        assert_eq!(batch_rows([(9_000, 9_000 * WIDE)].into_iter()), 256);
+        assert_eq!(rows(&[(9_000, 9_000 * WIDE)]), 256);
         let mixed = [(1_000_000, 8_000_000), (10, 10 * WIDE)];
-        assert_eq!(batch_rows(mixed.into_iter()), 256);
-        assert_eq!(batch_rows([(1, 1 << 31)].into_iter()), 1);
-        assert_eq!(batch_rows([(1_000_000, 8_000_000)].into_iter()), BATCH_ROWS);
-        assert_eq!(batch_rows([(0, 0)].into_iter()), BATCH_ROWS);
-        assert_eq!(batch_rows([].into_iter()), BATCH_ROWS);
+        assert_eq!(rows(&mixed), 256);
+        assert_eq!(rows(&[(1, 1 << 31)]), 1);
+        assert_eq!(rows(&[(1_000_000, 8_000_000)]), BATCH_ROWS);
+        assert_eq!(rows(&[(0, 0)]), BATCH_ROWS);
+        assert_eq!(rows(&[]), BATCH_ROWS);
     }
 }

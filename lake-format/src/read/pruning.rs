@@ -20,6 +20,14 @@ pub(super) struct Pruning<'a> {
     on_files: Vec<&'a Predicate>,
 }
 
+/// Whether a file may be left out if no row of it passes. The rows of a key must be kept together.
+fn may_prune(condition: &Predicate, schema: &TableSchema) -> bool {
+    let id = condition.field().id;
+    let field = schema.field_by_id(id);
+    !schema.is_primary_key_table()
+        || field.is_some_and(|field| schema.primary_keys.contains(&field.name))
+}
+
 impl<'a> Pruning<'a> {
     pub(super) fn new(conditions: &'a [Predicate], schema: &TableSchema) -> Result<Self> {
         let fields = schema.partition_fields()?;
@@ -34,7 +42,8 @@ impl<'a> Pruning<'a> {
                 .position(|field| field.id == condition.field().id)
             {
                 Some(place) => found.on_partition.push((place, condition)),
-                None => found.on_files.push(condition),
+                None if may_prune(condition, schema) => found.on_files.push(condition),
+                None => {}
             }
         }
         Ok(found)

@@ -12,11 +12,12 @@ use parquet::arrow::arrow_reader::ParquetRecordBatchReader;
 use parquet::arrow::async_reader::ParquetRecordBatchStream;
 
 use super::adapt::adapt;
-use super::file::{DataFileReader, OpenedFile, decoding, file_error};
+use super::file::{BATCH_BYTES, DataFileReader, OpenedFile, decoding, file_error};
 use super::object::ObjectReader;
 use super::{Split, schemas_of};
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
+use crate::merge::is_system_column;
 use crate::options::TableOptions;
 use crate::paths::named;
 use crate::schema::TableSchema;
@@ -33,10 +34,15 @@ impl Table {
     /// Columns are found by field id in the schema of each file: renamed ones under their old
     /// name, widened ones are cast, later ones are null.
     ///
+    /// With a primary key the versions of a row are merged as the table's options say, and rows
+    /// come in the order of their keys; the split must have all files of its bucket in which a
+    /// wanted key may be, as [`Table::plan_where`] gives them.
+    ///
     /// # Errors
-    /// [`Error::BadValue`] if the projection names no column; [`Error::Unsupported`] for tables
-    /// with a primary key, whose files must be merged. The stream ends with the first error:
-    /// [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about a file.
+    /// [`Error::BadValue`] if the projection names no column; [`Error::Unsupported`] or
+    /// [`Error::InvalidSchema`] if rows are merged in a way that is not known here. The stream ends
+    /// with the first error: [`Error::NotFound`], [`Error::Corrupt`], [`Error::Store`] about a file,
+    /// [`Error::Unsupported`] and [`Error::BadValue`] about a row that cannot be merged.
     pub async fn read_split(
         &self,
         split: &Split,
@@ -57,14 +63,7 @@ impl Table {
         projection: Option<&[&str]>,
     ) -> Result<BatchStream> {
         if schema.is_primary_key_table() {
-            return Err(Error::Unsupported {
-                what: format!(
-                    "reading rows of {}, a table with a primary key",
-                    self.root()
-                ),
-                reason: "its files hold several versions of a row and are not merged yet"
-                    .to_owned(),
-            });
+            return self.read_merged(split, schema, projection).await;
         }
         let target = Arc::new(Target::new(schema, projection)?);
         let ids = split.files.iter().map(|file| file.schema_id);
@@ -95,6 +94,7 @@ impl Table {
                 store: Arc::clone(self.store()),
                 path: named(&folder, &file.file_name)?,
                 file: file.clone(),
+                batch_bytes: BATCH_BYTES,
             })
         };
         split.files.iter().map(reader).collect()
@@ -102,7 +102,7 @@ impl Table {
 }
 
 /// The columns that are wanted.
-struct Target {
+pub(super) struct Target {
     fields: Vec<DataField>,
     schema: SchemaRef,
 }
@@ -121,13 +121,17 @@ impl Target {
                 names.iter().map(field).collect::<Result<_>>()?
             }
         };
+        Ok(Self::of_fields(fields))
+    }
+
+    pub(super) fn of_fields(fields: Vec<DataField>) -> Self {
         let schema = arrow_schema(&fields);
-        Ok(Self { fields, schema })
+        Self { fields, schema }
     }
 }
 
 /// Per wanted column the field of a file's schema with its id, if there is one.
-fn file_fields(
+pub(super) fn file_fields(
     target: &Target,
     schemas: &BTreeMap<i64, Arc<TableSchema>>,
     reader: &DataFileReader,
@@ -142,11 +146,17 @@ fn file_fields(
     Ok(target
         .fields
         .iter()
-        .map(|field| schema.field_by_id(field.id).cloned())
+        .map(|field| {
+            if is_system_column(field) {
+                Some(field.clone())
+            } else {
+                schema.field_by_id(field.id).cloned()
+            }
+        })
         .collect())
 }
 
-async fn read_file(
+pub(super) async fn read_file(
     target: Arc<Target>,
     from: Vec<Option<DataField>>,
     reader: DataFileReader,

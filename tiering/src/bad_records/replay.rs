@@ -214,6 +214,7 @@ impl Reader<'_> {
             bucket: entry.bucket,
             total_buckets: entry.total_buckets,
             files: vec![entry.file.clone()],
+            deletions: BTreeMap::new(),
         };
         let stream = self.bad.table.read_split(&split, None).await.map_err(bad)?;
         stream.try_collect().await.map_err(bad)

@@ -288,6 +288,7 @@ impl Comparison<'_> {
             bucket: name.bucket,
             total_buckets: 0,
             files,
+            deletions: BTreeMap::new(),
         };
         let lake = self.logs.lake;
         let failed = |error| lake.error(error);
