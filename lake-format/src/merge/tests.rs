@@ -98,11 +98,12 @@ fn batch(rule: &Rule, rows: &[Stored]) -> RecordBatch {
         let rows = rows.iter();
         match name {
             "k" => Arc::new(Int32Array::from_iter_values(rows.map(|(row, ..)| row.key))),
-            "a" => Arc::new(Int32Array::from_iter(rows.map(|(row, ..)| row.a))),
-            "b" => Arc::new(Int32Array::from_iter(rows.map(|(row, ..)| row.b))),
-            "c" => Arc::new(StringArray::from_iter(
-                rows.map(|(row, ..)| row.c.as_deref()),
-            )),
+            "a" => Arc::new(rows.map(|(row, ..)| row.a).collect::<Int32Array>()),
+            "b" => Arc::new(rows.map(|(row, ..)| row.b).collect::<Int32Array>()),
+            "c" => {
+                let texts = rows.map(|(row, ..)| row.c.as_deref());
+                Arc::new(texts.collect::<StringArray>())
+            }
             "_SEQUENCE_NUMBER" => Arc::new(Int64Array::from_iter_values(
                 rows.map(|(_, number, _)| *number),
             )),
@@ -318,7 +319,7 @@ proptest! {
             if count[&row.key] == 1 {
                 return Some(row.clone());
             }
-            let before = before.unwrap_or_else(|| Row { key: row.key, a: None, b: None, c: None });
+            let before = before.unwrap_or(Row { key: row.key, a: None, b: None, c: None });
             let is_newer = row.b.is_some() && row.b >= before.b;
             let (b, c) = if is_newer { (row.b, row.c.clone()) } else { (before.b, before.c) };
             Some(Row { key: row.key, a: row.a.or(before.a), b, c })
