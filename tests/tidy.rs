@@ -24,6 +24,7 @@ const BLOB_BYTES: u64 = 1 << 20;
 const ARROWS: &[(&str, &[&str])] = &[
     ("lake-format", &[]),
     ("server/protocol", &[]),
+    ("server/kv", &["weir-protocol"]),
     ("catalog", &["weir-lake-format", "weir-protocol"]),
     (
         "server",
