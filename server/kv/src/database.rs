@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock, RwLockReadGuard};
+use rocksdb::checkpoint::Checkpoint;
 use rocksdb::{
     BlockBasedOptions, ColumnFamily, ColumnFamilyDescriptor, DB, DBCompressionType,
     DEFAULT_COLUMN_FAMILY_NAME, FlushOptions, IteratorMode, LogLevel, Options, ReadOptions,
@@ -189,6 +190,16 @@ impl Database {
         Ok(*durable)
     }
 
+    /// Links the files of all that was applied into a folder that does not exist yet.
+    pub(crate) fn checkpoint(&self, folder: &Path) -> Result<Position> {
+        let _order = self.order.read();
+        let position = self.position();
+        let failed = |source| self.failed("take a checkpoint", source);
+        let checkpoint = Checkpoint::new(&self.db).map_err(failed)?;
+        checkpoint.create_checkpoint(folder).map_err(failed)?;
+        Ok(position)
+    }
+
     pub(crate) fn position(&self) -> Position {
         *self.position.lock()
     }
@@ -288,8 +299,8 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// Whether a folder holds no database yet. One with tables but no `CURRENT` is corrupt: RocksDB would
-/// begin anew over it. Without a table nothing was ever durable.
+/// Whether a folder holds no database yet. One with tables but no `CURRENT` is corrupt: RocksDB
+/// would begin anew over it. Without a table nothing was ever durable.
 fn check_files(directory: &Path) -> Result<bool> {
     let failed = |source: io::Error| Error::of_io(directory, directory, "list the folder", &source);
     let mut table = None;

@@ -174,6 +174,32 @@ pub enum Error {
         /// What the codec found.
         source: weir_protocol::Error,
     },
+    /// The object store did not do what it was asked for; whether it did a write is not known.
+    #[error("{path}: {source}")]
+    Remote {
+        /// The object.
+        path: String,
+        /// What the object store said.
+        source: object_store::Error,
+    },
+    /// A file of a snapshot, or the document that names them, is not what was written.
+    #[error("{path}: corrupt: {reason}")]
+    CorruptSnapshot {
+        /// The object.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A newer release wrote the snapshot.
+    #[error("{path}: snapshot version {found} is newer than {supported}; start the newer release")]
+    NewerSnapshot {
+        /// The document.
+        path: String,
+        /// Its version.
+        found: u32,
+        /// The newest version this release reads.
+        supported: u32,
+    },
     /// Too many cursors are open; one will be free once a scan ends or expires.
     #[error("{scope} has {limit} open cursors already")]
     TooManyCursors {
@@ -211,6 +237,10 @@ impl Error {
     pub fn is_retriable(&self) -> bool {
         match self {
             Self::TooManyCursors { .. } => true,
+            Self::Remote { source, .. } => !matches!(
+                source,
+                object_store::Error::NotFound { .. } | object_store::Error::AlreadyExists { .. }
+            ),
             Self::OtherBucket { .. }
             | Self::NewerFormat { .. }
             | Self::Corrupt { .. }
@@ -229,6 +259,8 @@ impl Error {
             | Self::DeletesDisabled
             | Self::NullValue { .. }
             | Self::Row { .. }
+            | Self::CorruptSnapshot { .. }
+            | Self::NewerSnapshot { .. }
             | Self::CursorExpired { .. }
             | Self::UnknownCursor { .. }
             | Self::PageOrder { .. } => false,

@@ -6,6 +6,8 @@
 //!   scans, whole scans by [`cursor`]s, and one atomic write for all that became durable in the
 //!   log.
 //! * [`pre_write_buffer`]: what is in the log already but not in the store yet. Pure.
+//! * [`snapshot`]: snapshots in an object store that share files with earlier ones, and restoring
+//!   from them.
 //! * [`upsert`]: what a put or a delete makes of a key, and the changelog it leaves. Pure.
 //!
 //! A put goes this way: look for the old value in the pre-write buffer, then in the store; let
@@ -26,6 +28,7 @@ mod state;
 pub mod cursor;
 pub mod environment;
 pub mod pre_write_buffer;
+pub mod snapshot;
 pub mod store;
 pub mod upsert;
 pub mod value;
@@ -34,6 +37,7 @@ pub use cursor::{CursorId, CursorStart, Page};
 pub use environment::{Clock, KvConfig, KvEnvironment};
 pub use error::{Error, Result};
 pub use pre_write_buffer::{FlushBatch, Newest, PreWriteBuffer, RowCountChange};
+pub use snapshot::{Snapshot, SnapshotFolder};
 pub use state::Position;
 pub use store::KvStore;
 pub use value::StoredValue;

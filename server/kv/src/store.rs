@@ -174,6 +174,13 @@ impl KvStore {
         self.call(Database::flush).await
     }
 
+    /// Links the files of all that was applied into a folder that does not exist yet.
+    pub(crate) async fn checkpoint(&self, folder: &Path) -> Result<Position> {
+        let folder = folder.to_owned();
+        self.call(move |database| database.checkpoint(&folder))
+            .await
+    }
+
     /// Opens a cursor over all entries as they are now, at most `limit`.
     ///
     /// # Errors
