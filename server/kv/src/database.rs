@@ -271,6 +271,18 @@ impl Database {
         &self.directory
     }
 
+    /// Whether nothing is written in the background.
+    #[cfg(test)]
+    pub(crate) fn is_idle(&self) -> bool {
+        let names = [
+            "rocksdb.mem-table-flush-pending",
+            "rocksdb.num-running-flushes",
+            "rocksdb.num-running-compactions",
+        ];
+        let mut values = names.iter().map(|name| self.db.property_int_value(*name));
+        values.all(|value| value.unwrap() == Some(0))
+    }
+
     fn family(&self, name: &'static str) -> Result<&ColumnFamily> {
         let family = self.db.cf_handle(name);
         family.ok_or_else(|| self.corrupt("a column family is missing"))

@@ -124,7 +124,8 @@ impl SnapshotFolder {
     }
 
     /// Brings the files of a snapshot into a directory, in which [`KvStore::open`] then finds the
-    /// state at its position. Whatever is in the directory is replaced, but only once all is there.
+    /// state at its position. Whatever is in the directory is replaced, but only once all is there; no
+    /// store may be open on it.
     ///
     /// One file at a time is held in memory.
     ///
