@@ -39,7 +39,7 @@ impl Table {
             store,
             paths: TablePaths::new(root),
         };
-        if table.schema_ids().await?.is_empty() {
+        if table.latest_schema_id().await?.is_none() {
             return Err(Error::NotFound {
                 path: table.paths.schema_dir().to_string(),
             });
@@ -83,9 +83,9 @@ impl Table {
                 schema.id
             )));
         }
-        if let Some(id) = table.schema_ids().await?.last() {
+        if let Some(id) = table.latest_schema_id().await? {
             return Err(Error::AlreadyExists {
-                path: table.paths.schema(*id).to_string(),
+                path: table.paths.schema(id).to_string(),
             });
         }
         table.add_schema(schema).await?;
@@ -150,16 +150,20 @@ impl Table {
     /// # Errors
     /// [`Error::NotFound`] if the table has gone; otherwise as [`Table::schema`].
     pub async fn latest_schema(&self) -> Result<TableSchema> {
-        let latest = match self.schema_ids().await {
-            Ok(ids) => ids.last().copied(),
-            Err(error) if is_denied(&error) => self.probe_latest_schema().await?,
-            Err(error) => return Err(error),
-        };
-        match latest {
+        match self.latest_schema_id().await? {
             Some(id) => self.schema(id).await,
             None => Err(Error::NotFound {
                 path: self.paths.schema_dir().to_string(),
             }),
+        }
+    }
+
+    /// The highest number of a schema; `None` for a table without one.
+    async fn latest_schema_id(&self) -> Result<Option<i64>> {
+        match self.schema_ids().await {
+            Ok(ids) => Ok(ids.last().copied()),
+            Err(error) if is_denied(&error) => self.probe_latest_schema().await,
+            Err(error) => Err(error),
         }
     }
 

@@ -148,6 +148,10 @@ async fn fc_080_two_committers_need_no_permission_to_list() {
         .unwrap();
     store.inject(|_, verb, _| (verb == "list").then_some(Fault::Denied));
     let erased = Arc::clone(&store) as Arc<dyn ObjectStore>;
+    let open = |root| Table::open(Arc::clone(&erased), Path::from(root));
+    open("t").await.unwrap();
+    let none = open("none").await.unwrap_err();
+    assert!(matches!(none, crate::Error::NotFound { .. }), "{none}");
     let first = Table::open_with_schema(Arc::clone(&erased), Path::from("t")).await;
     let (table, newest) = first.unwrap();
     assert_eq!(newest.id, 1);
