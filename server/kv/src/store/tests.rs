@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -69,16 +70,30 @@ fn many(end: i64, count: usize) -> Arc<FlushBatch> {
     })
 }
 
+/// The files of a database and their sizes, but for its notes on itself.
+fn listing(folder: &Path) -> BTreeMap<OsString, u64> {
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap());
+    let database = files.filter(|file| !file.file_name().to_string_lossy().starts_with("LOG"));
+    // One that RocksDB has removed meanwhile is none any more.
+    database
+        .filter_map(|file| Some((file.file_name(), file.metadata().ok()?.len())))
+        .collect()
+}
+
+/// What a process that is killed now leaves behind: all files as they were at one moment. RocksDB
+/// writes and removes some whenever it likes, so they are copied until none changed meanwhile.
 fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        match fs::copy(entry.path(), to.join(entry.file_name())) {
-            // RocksDB removes files that it needs no more whenever it likes.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            copied => drop(copied.unwrap()),
+    for _ in 0..1_000 {
+        let before = listing(from);
+        fs::create_dir_all(to).unwrap();
+        let copy = |name| fs::copy(from.join(name), to.join(name));
+        let copied: io::Result<Vec<u64>> = before.keys().map(copy).collect();
+        if copied.is_ok() && listing(from) == before {
+            return;
         }
+        fs::remove_dir_all(to).unwrap();
     }
+    panic!("{} is never at rest", from.display());
 }
 
 fn files_of(folder: &Path, kind: &str) -> Vec<PathBuf> {
