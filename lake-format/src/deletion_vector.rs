@@ -82,6 +82,7 @@ impl Rows {
         let mut deleted = Deleted {
             left: BooleanBufferBuilder::new(rows),
             count: 0,
+            next: 0,
         };
         deleted.left.append_n(rows, true);
         let mut input = Input { rest: bitmap };
@@ -113,15 +114,22 @@ impl Rows {
 struct Deleted {
     left: BooleanBufferBuilder,
     count: usize,
+    /// Rows come in order: no row below it may follow, so that no vector says more than its file has
+    /// rows.
+    next: u64,
 }
 
 impl Deleted {
     fn delete(&mut self, row: u64) -> Result<()> {
+        if row < self.next {
+            return Err(bad("its rows are not in order"));
+        }
+        self.next = row.saturating_add(1);
         let row = usize::try_from(row)
             .ok()
             .filter(|row| *row < self.left.len());
         let row = row.ok_or_else(|| bad("it deletes a row that its file does not have"))?;
-        self.count += usize::from(self.left.get_bit(row));
+        self.count += 1;
         self.left.set_bit(row, false);
         Ok(())
     }
@@ -260,6 +268,16 @@ mod tests {
         bitmap.push(1);
         bitmap.extend(halves(&[0, 4, 2, 1, 2, 7, 1]));
         assert_eq!(deleted(&bitmap, 10).unwrap(), [1, 2, 3, 7, 8]);
+    }
+
+    #[test]
+    fn runs_that_overlap_are_refused() {
+        let mut bitmap = MAGIC_32.to_vec();
+        bitmap.extend(halves(&[WITH_RUNS, 0]));
+        bitmap.push(1);
+        bitmap.extend(halves(&[0, 4, 2, 1, 2, 3, 1]));
+        let error = deleted(&bitmap, 10).unwrap_err().to_string();
+        assert!(error.contains("not in order"), "{error}");
     }
 
     #[test]

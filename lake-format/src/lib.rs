@@ -52,7 +52,7 @@ pub use manifest::{
     FileKey, FileKind, ManifestEntry, decode_manifest, encode_manifest, live_files,
 };
 pub use manifest_list::{ManifestFileMeta, decode_manifest_list, encode_manifest_list};
-pub use options::{BucketMode, Names, StatsMode, TableOptions};
+pub use options::{BucketMode, Names, StatsMode, TableOptions, parse_duration};
 pub use partition::{Partition, escape, value_text};
 pub use paths::TablePaths;
 pub use predicate::Predicate;

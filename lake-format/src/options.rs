@@ -217,8 +217,9 @@ impl<'a> TableOptions<'a> {
     }
 }
 
-/// A duration such as `1 h`, `30min`, `500` (milliseconds), in the units of paimon's `TimeUtils`.
-pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
+/// A duration such as `1 h`, `30min`, `500` (milliseconds), in the units of paimon's and fluss's
+/// `TimeUtils`; `None` for any other text.
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let text = text.trim();
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -227,10 +228,16 @@ pub(crate) fn parse_duration(text: &str) -> Option<Duration> {
     let number: u64 = number.parse().ok()?;
     let seconds = |factor: u64| number.checked_mul(factor).map(Duration::from_secs);
     match unit.trim().to_ascii_lowercase().as_str() {
-        "ns" | "nano" | "nanosecond" | "nanoseconds" => Some(Duration::from_nanos(number)),
-        "µs" | "micro" | "microsecond" | "microseconds" => Some(Duration::from_micros(number)),
-        "" | "ms" | "milli" | "millisecond" | "milliseconds" => Some(Duration::from_millis(number)),
-        "s" | "sec" | "second" | "seconds" => seconds(1),
+        "ns" | "nano" | "nanos" | "nanosecond" | "nanoseconds" => {
+            Some(Duration::from_nanos(number))
+        }
+        "us" | "µs" | "micro" | "micros" | "microsecond" | "microseconds" => {
+            Some(Duration::from_micros(number))
+        }
+        "" | "ms" | "milli" | "millis" | "millisecond" | "milliseconds" => {
+            Some(Duration::from_millis(number))
+        }
+        "s" | "sec" | "secs" | "second" | "seconds" => seconds(1),
         "m" | "min" | "minute" | "minutes" => seconds(60),
         "h" | "hour" | "hours" => seconds(3_600),
         "d" | "day" | "days" => seconds(86_400),
@@ -285,6 +292,27 @@ fn parse_size(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn durations_read_as_the_reference_writes_them() {
+        let seconds = |text: &str| parse_duration(text).map(|d| d.as_secs_f64());
+        assert_eq!(seconds("3 min"), Some(180.0));
+        assert_eq!(seconds("30s"), Some(30.0));
+        assert_eq!(seconds("30 secs"), Some(30.0));
+        assert_eq!(seconds("500 ms"), Some(0.5));
+        assert_eq!(seconds("7 d"), Some(604_800.0));
+        assert_eq!(seconds("1500"), Some(1.5));
+        for bad in [
+            "",
+            "min",
+            "3 fortnights",
+            "-1 s",
+            "99999999999999999999 s",
+            "1.5 s",
+        ] {
+            assert_eq!(parse_duration(bad), None, "{bad}");
+        }
+    }
 
     fn options(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         pairs

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use futures::{StreamExt, TryStreamExt, stream};
-use object_store::ObjectStoreExt as _;
+use object_store::ObjectMeta;
 use object_store::path::Path;
 use serde::Deserialize;
 
@@ -97,21 +97,18 @@ impl Table {
     /// `gone_ms` (milliseconds since 1970; paimon: `ConsumerManager#expire`).
     pub(crate) async fn consumers(&self, gone_ms: Option<i64>) -> Result<BTreeMap<String, i64>> {
         let mut consumers = BTreeMap::new();
-        for path in self.list_paths(&self.paths().consumer_dir()).await? {
+        for object in self.list_objects(&self.paths().consumer_dir()).await? {
+            let is_gone = |gone_ms| object.last_modified.timestamp_millis() < gone_ms;
+            if gone_ms.is_some_and(is_gone) {
+                continue;
+            }
+            let path = object.location;
             let Some(name) = path
                 .filename()
                 .and_then(|name| name.strip_prefix("consumer-"))
             else {
                 continue;
             };
-            if let Some(gone_ms) = gone_ms {
-                match self.store().head(&path).await {
-                    Ok(meta) if meta.last_modified.timestamp_millis() < gone_ms => continue,
-                    Ok(_) => {}
-                    Err(object_store::Error::NotFound { .. }) => continue,
-                    Err(source) => return Err(Error::store(&path, source)),
-                }
-            }
             let json = match self.read_json(&path).await {
                 Ok(json) => json,
                 Err(Error::NotFound { .. }) => continue,
@@ -160,9 +157,13 @@ impl Table {
     }
 
     pub(crate) async fn list_paths(&self, folder: &Path) -> Result<Vec<Path>> {
-        let objects = self.store().list(Some(folder));
-        let paths = objects.map_ok(|object| object.location).try_collect().await;
-        paths.map_err(|source| Error::store(folder, source))
+        let objects = self.list_objects(folder).await?;
+        Ok(objects.into_iter().map(|object| object.location).collect())
+    }
+
+    async fn list_objects(&self, folder: &Path) -> Result<Vec<ObjectMeta>> {
+        let objects = self.store().list(Some(folder)).try_collect().await;
+        objects.map_err(|source| Error::store(folder, source))
     }
 
     /// Reads them, leaving out those that are gone by now.

@@ -15,7 +15,6 @@ pub mod committer;
 pub mod config;
 mod counted_store;
 pub mod daemon;
-mod duration;
 pub mod enumerate;
 pub mod error;
 pub mod grpc;

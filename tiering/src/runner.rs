@@ -510,7 +510,7 @@ fn freshness(info: &TableInfo) -> Result<Duration> {
     let Some(text) = info.properties.get(FRESHNESS) else {
         return Ok(DEFAULT_FRESHNESS);
     };
-    let freshness = crate::duration::parse(text).ok_or_else(|| Error::Config {
+    let freshness = weir_lake_format::parse_duration(text).ok_or_else(|| Error::Config {
         key: FRESHNESS,
         reason: format!("`{text}` is no duration"),
     })?;

@@ -5,6 +5,7 @@ use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, Schema as ArrowSchema, SchemaRef};
 use arrow::error::ArrowError;
 use std::sync::Arc;
+use weir_lake_format::parse_duration;
 use weir_protocol::client::admin::TableInfo;
 use weir_protocol::ids::TablePath;
 use weir_protocol::schema::{LogicalType, Schema};
@@ -13,7 +14,6 @@ use crate::cli::Load;
 use crate::cli::columns::type_text;
 use crate::cli::exit::{Failure, Outcome};
 use crate::cli::table::in_lake;
-use crate::duration;
 
 /// Columns of a source that a table takes.
 #[derive(Debug)]
@@ -181,7 +181,7 @@ pub(super) fn check_options(arguments: &Load, info: &TableInfo) -> Outcome {
             None => "not set".to_owned(),
         };
         let same = &found == wanted
-            || duration::parse(&found).is_some_and(|it| Some(it) == duration::parse(wanted));
+            || parse_duration(&found).is_some_and(|it| Some(it) == parse_duration(wanted));
         if !same {
             return differs("--freshness", found, wanted.clone());
         }
