@@ -26,6 +26,9 @@ const WITH_RUNS: u16 = 12_347;
 /// Containers from which on a bitmap with runs states where they begin.
 const MIN_OFFSETS: usize = 4;
 
+/// The most rows of a file with deleted ones: 512 MiB of bits, whatever a damaged manifest says.
+const MAX_ROWS: usize = u32::MAX as usize;
+
 /// The most values of a container that lists them; of more it has a bit each.
 const MAX_LISTED: usize = 4096;
 
@@ -71,6 +74,11 @@ impl Rows {
     }
 
     fn left(bytes: &[u8], vector: &DeletionFile, rows: usize) -> Result<Self> {
+        if rows > MAX_ROWS {
+            return Err(bad(
+                "its file is said to have more rows than a vector is read for",
+            ));
+        }
         let mut input = Input { rest: bytes };
         let length = u64::from(u32::from_be_bytes(input.array()?));
         let bitmap = input.take(usize::try_from(length).unwrap_or(usize::MAX))?;
@@ -304,6 +312,7 @@ mod tests {
     fn rows_beyond_the_file_other_counts_and_damage_are_errors() {
         let bitmap = [MAGIC_32.to_vec(), listed(&[0, 3])].concat();
         assert!(deleted(&bitmap, 3).is_err());
+        assert!(Rows::left(&vector(&bitmap).0, &vector(&bitmap).1, usize::MAX).is_err());
         let (bytes, mut file) = vector(&bitmap);
         file.cardinality = Some(3);
         assert!(Rows::left(&bytes, &file, 10).is_err());
