@@ -280,6 +280,10 @@ async fn two_replays_that_both_wake_up_late_put_nothing_back_twice() {
         let early = frozen(&world, &first, before_the_put).await.unwrap();
         let late = frozen(&world, &second, other).await;
         let is_over = late.is_none();
+        if is_over {
+            // The sweep went through a whole replay, whose rows are there already.
+            assert_eq!(lake_ids(&world).await.len(), 20, "after {other} calls");
+        }
         first.thaw();
         drop(early.await);
         if let Some(late) = late {
@@ -296,10 +300,6 @@ async fn two_replays_that_both_wake_up_late_put_nothing_back_twice() {
         assert!(bad_records(&world).await.is_empty(), "{what}");
         assert_sound(&world).await;
         if is_over {
-            assert!(
-                other > before_the_put,
-                "the sweep ended after {other} calls"
-            );
             break;
         }
     }
