@@ -14,7 +14,7 @@ use arrow::array::{
     TimestampMillisecondArray,
 };
 use arrow::datatypes::{DataType, Int32Type, Int64Type};
-use bytes::{Bytes, BytesMut};
+use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::{Deserialize, Serialize};
 use weir_lake_format::commit::{BaseView, CommitOutcome, CommitRequest, GuardRefusal, RetryPolicy};
 use weir_lake_format::{DataField, NewTable, TableCommitter, TableSchema, TypeKind};
@@ -40,6 +40,9 @@ pub const POLICY: &str = "weir.bad-record";
 pub(crate) const MAX_RECORDS: usize = 10_000;
 /// Most bytes of bad records that one round takes from one bucket; the one that passes it is the last.
 pub(crate) const MAX_BYTES: usize = 4 << 20;
+
+/// The column with the [checksum](BadRecord::checksum) of a record.
+const CHECKSUM: &str = "checksum";
 
 /// What is done with a row that the lake table can't take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,6 +125,7 @@ fn fields() -> Vec<DataField> {
         ("record", TypeKind::bytes().not_null()),
         ("round", TypeKind::string().not_null()),
         ("diverted_at", time.not_null()),
+        (CHECKSUM, TypeKind::Int.not_null()),
     ];
     let field = |(id, (name, data_type))| DataField::new(id, name, data_type);
     (0..).zip(columns).map(field).collect()
@@ -167,8 +171,8 @@ fn to_batch(
     let buckets = records.iter().map(|r| r.bucket.bucket.0);
     let time = TimestampMillisecondArray::from_value(stamp.now_ms, count);
     let arrow = schema.arrow_schema();
-    let zone = match arrow.fields().last().map(|field| field.data_type()) {
-        Some(DataType::Timestamp(_, zone)) => zone.clone(),
+    let zone = match arrow.field_with_name("diverted_at")?.data_type() {
+        DataType::Timestamp(_, zone) => zone.clone(),
         _ => None,
     };
     let names = records.iter().map(|r| r.partition.as_deref());
@@ -191,30 +195,49 @@ fn to_batch(
         )),
         Arc::new(same(stamp.round)),
         Arc::new(time.with_timezone_opt(zone)),
+        Arc::new(Int32Array::from_iter_values(
+            records.iter().map(BadRecord::checksum),
+        )),
     ];
     RecordBatch::try_new(arrow, columns)
 }
 
-/// Rows of a table of bad records as records; those of other tables of the name are left out.
-fn from_batch(batch: &RecordBatch, table: TableId) -> Option<Vec<BadRecord>> {
-    let text = |name: &str| batch.column_by_name(name)?.as_string_opt::<i32>();
-    let long = |name: &str| batch.column_by_name(name)?.as_primitive_opt::<Int64Type>();
+/// Rows of a table of bad records as records, of whatever table of the name.
+///
+/// # Errors
+/// The column that is of another type, or what is damaged about a row: a column that tells where
+/// the record belongs is another than when it was written.
+fn from_batch(batch: &RecordBatch) -> Result<Vec<BadRecord>, String> {
+    let column = |name: &str| {
+        let found = batch.column_by_name(name);
+        found.ok_or_else(|| format!("column {name} is missing"))
+    };
+    let other = |name: &str| format!("column {name} is of another type");
+    let text = |name: &str| {
+        let array = column(name)?.as_string_opt::<i32>();
+        array.ok_or_else(|| other(name))
+    };
+    let long = |name: &str| {
+        let array = column(name)?.as_primitive_opt::<Int64Type>();
+        array.ok_or_else(|| other(name))
+    };
+    let int = |name: &str| {
+        let array = column(name)?.as_primitive_opt::<Int32Type>();
+        array.ok_or_else(|| other(name))
+    };
     let (ids, partitions) = (long("table_id")?, long("partition_id")?);
     let (names, offsets) = (text("partition_name")?, long("log_offset")?);
-    let buckets = batch.column_by_name("bucket")?;
-    let buckets = buckets.as_primitive_opt::<Int32Type>()?;
+    let (buckets, checksums) = (int("bucket")?, int(CHECKSUM)?);
     let (columns, reasons) = (text("column_name")?, text("reason")?);
-    let records = batch.column_by_name("record")?.as_binary_opt::<i32>()?;
+    let records = column("record")?.as_binary_opt::<i32>();
+    let records = records.ok_or_else(|| other("record"))?;
     let mut found = Vec::new();
-    for (row, id) in ids.iter().enumerate() {
-        if id != Some(table.0) {
-            continue;
-        }
+    for row in 0..batch.num_rows() {
         let is_some = |array: &dyn arrow::array::Array| array.is_valid(row);
         let partition = is_some(partitions).then(|| PartitionId(partitions.value(row)));
-        found.push(BadRecord {
+        let record = BadRecord {
             bucket: TableBucket {
-                table,
+                table: TableId(ids.value(row)),
                 partition,
                 bucket: BucketId(buckets.value(row)),
             },
@@ -223,12 +246,34 @@ fn from_batch(batch: &RecordBatch, table: TableId) -> Option<Vec<BadRecord>> {
             column: columns.value(row).to_owned(),
             reason: reasons.value(row).to_owned(),
             record: Bytes::copy_from_slice(records.value(row)),
-        });
+        };
+        if record.checksum() != checksums.value(row) {
+            return Err(format!(
+                "the record that says bucket {} offset {} is not what was written",
+                record.bucket, record.offset
+            ));
+        }
+        found.push(record);
     }
-    Some(found)
+    Ok(found)
 }
 
 impl BadRecord {
+    /// CRC-32C of what tells where the record belongs, and of the record: table id, partition id and
+    /// its presence, bucket and offset, little-endian; the bytes of the record; the partition's name.
+    fn checksum(&self) -> i32 {
+        let partition = self.bucket.partition;
+        let mut place = BytesMut::new();
+        place.put_i64_le(self.bucket.table.0);
+        place.put_u8(u8::from(partition.is_some()));
+        place.put_i64_le(partition.map_or(0, |id| id.0));
+        place.put_i32_le(self.bucket.bucket.0);
+        place.put_i64_le(self.offset.0);
+        let sum = crc32c::crc32c_append(crc32c::crc32c(&place), &self.record);
+        let name = self.partition.as_deref().unwrap_or_default();
+        crc32c::crc32c_append(sum, name.as_bytes()).cast_signed()
+    }
+
     /// The stored batch of the record.
     ///
     /// # Errors
@@ -328,8 +373,36 @@ mod tests {
         let schema = schema(0).unwrap();
         let batch = to_batch(&records, stamp, &schema).unwrap();
         assert_eq!(batch.schema(), schema.arrow_schema());
-        assert_eq!(from_batch(&batch, TableId(7)).unwrap(), records);
-        assert_eq!(from_batch(&batch, TableId(8)).unwrap(), []);
+        assert_eq!(from_batch(&batch).unwrap(), records);
+    }
+
+    #[test]
+    fn a_record_that_moved_is_damaged() {
+        let records = vec![record(5, None), record(9, Some(31))];
+        let stamp = Stamp {
+            table: "d.t",
+            round: "r",
+            now_ms: 1_000,
+        };
+        let schema = schema(0).unwrap();
+        let sound = to_batch(&records, stamp, &schema).unwrap();
+        let changed = |change: fn(&mut BadRecord)| {
+            let mut records = records.clone();
+            change(&mut records[1]);
+            let batch = to_batch(&records, stamp, &schema).unwrap();
+            let mut columns = batch.columns().to_vec();
+            let last = columns.len() - 1;
+            columns[last] = Arc::clone(sound.column(last));
+            let error = from_batch(&RecordBatch::try_new(batch.schema(), columns).unwrap());
+            assert!(error.unwrap_err().contains("is not what was written"));
+        };
+        changed(|record| record.bucket.table = TableId(8));
+        changed(|record| record.bucket.partition = Some(PartitionId(32)));
+        changed(|record| record.bucket.partition = None);
+        changed(|record| record.bucket.bucket = BucketId(2));
+        changed(|record| record.offset = LogOffset(8));
+        changed(|record| record.partition = Some("p30".to_owned()));
+        changed(|record| record.record = Bytes::from(vec![1, 2, 8]));
     }
 
     #[test]

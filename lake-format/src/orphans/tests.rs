@@ -189,6 +189,7 @@ async fn files_of_tags_branches_and_changelogs_are_named() {
         sound.copy(&from, &Path::from(to)).await.unwrap();
         sound.delete(&from).await.unwrap();
     }
+    tick(sound.as_ref()).await;
     let before = objects(sound.as_ref()).await;
     let deleted = table
         .delete_orphans(&request(Duration::ZERO))
@@ -248,6 +249,7 @@ async fn a_table_that_lost_its_snapshots_is_not_swept() {
         let path = Path::from(format!("t/snapshot/{name}"));
         store.delete(&path).await.unwrap();
     }
+    tick(store.as_ref()).await;
     let before = objects(store.as_ref()).await;
     let error = table.delete_orphans(&request(Duration::ZERO)).await;
     let error = error.unwrap_err().to_string();

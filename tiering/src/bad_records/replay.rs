@@ -193,18 +193,24 @@ impl Reader<'_> {
     async fn records(&self, entry: &ManifestEntry) -> Result<Vec<BadRecord>> {
         let mut records = Vec::new();
         for batch in self.batches(entry).await? {
-            let found = from_batch(&batch, self.table).ok_or_else(|| {
-                let table = self.bad.path().clone();
-                let (column, reason) = ("(all)".to_owned(), "of another type".to_owned());
-                Error::Schema {
-                    table,
-                    column,
-                    reason,
-                }
-            })?;
-            records.extend(found);
+            records.extend(self.sound(entry, &batch)?);
         }
+        records.retain(|record| record.bucket.table == self.table);
         Ok(records)
+    }
+
+    /// The records of a batch; a damaged one, of whatever table, makes its file an error.
+    fn sound(&self, entry: &ManifestEntry, batch: &RecordBatch) -> Result<Vec<BadRecord>> {
+        from_batch(batch).map_err(|reason| {
+            let path = entry.file.file_name.clone();
+            let source = None;
+            let corrupt = weir_lake_format::Error::Corrupt {
+                path,
+                reason,
+                source,
+            };
+            self.bad.error(corrupt)
+        })
     }
 
     async fn batches(&self, entry: &ManifestEntry) -> Result<Vec<RecordBatch>> {
@@ -426,6 +432,8 @@ impl Replay<'_> {
             let mut parts = Vec::new();
             let mut is_hit = false;
             for batch in batches {
+                // What is damaged must not be mistaken for another record, nor be written anew.
+                self.reader().sound(&entry, &batch)?;
                 let kept = files::without(&batch, self.info.id, keys);
                 let kept = kept.map_err(|source| {
                     let what = "bad records".to_owned();

@@ -1,3 +1,5 @@
+use object_store::{ObjectStore as _, ObjectStoreExt as _};
+
 use super::super::book;
 use super::super::book::tests::{assert_sound, bad_records, lake_ids, strict_world};
 use super::*;
@@ -101,6 +103,41 @@ async fn a_record_that_cannot_be_read_or_placed_stays_and_the_others_go() {
     assert_eq!((done.rows, still), (3, vec![6]));
     assert_eq!(bad_records(&world).await.len(), 1);
     assert_eq!(lake_ids(&world).await, (0..20).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_flipped_bit_in_a_file_of_bad_records_loses_doubles_and_moves_no_row() {
+    let mut world = world().await;
+    world.names_are_required(false).await;
+    let base = Arc::clone(&world.store);
+    let objects: Vec<_> = base.list(None).try_collect().await.unwrap();
+    let is_bad = |path: &str| path.contains("__weir_bad_records/") && path.ends_with(".parquet");
+    let file = objects.iter().find(|o| is_bad(o.location.as_ref()));
+    let file = file.unwrap().location.clone();
+    let sound = base.get(&file).await.unwrap().bytes().await.unwrap();
+    let mut refused = 0;
+    for at in (0..sound.len()).step_by(23) {
+        world.store = Arc::new(base.fork());
+        let mut bytes = sound.to_vec();
+        bytes[at] ^= 1 << (at % 8);
+        world.store.put(&file, bytes.into()).await.unwrap();
+        match run(&world, &Faults::default()).await {
+            Ok(done) => assert_eq!((done.rows, done.pending), (3, 0), "byte {at}"),
+            Err(error) => {
+                refused += 1;
+                let text = error.chain();
+                let name = file.filename().unwrap();
+                assert!(text.contains(name), "byte {at}: {text}");
+                world.store.put(&file, sound.clone().into()).await.unwrap();
+                assert_eq!(bad_records(&world).await.len(), 3, "byte {at}");
+                run(&world, &Faults::default()).await.unwrap();
+            }
+        }
+        assert_eq!(lake_ids(&world).await, (0..20).collect::<Vec<_>>(), "{at}");
+        assert!(bad_records(&world).await.is_empty(), "byte {at}");
+        assert_sound(&world).await;
+    }
+    assert!(refused > 20, "{refused} of {}", sound.len() / 23);
 }
 
 async fn sweep(fault: Fault) {
