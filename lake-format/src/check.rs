@@ -7,6 +7,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
+use futures::TryStreamExt as _;
+
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKey, FileKind, ManifestEntry};
@@ -69,6 +71,9 @@ impl Table {
         let mut check = Check::new(self, depth);
         let ids = self.snapshot_ids().await?;
         check.snapshot_numbers(&ids);
+        if ids.is_empty() {
+            check.no_snapshot().await?;
+        }
         for id in ids {
             check.snapshot(id).await?;
         }
@@ -131,6 +136,19 @@ impl<'a> Check<'a> {
                 Ok(None)
             }
         }
+    }
+
+    /// A table without a snapshot has no manifests, but for those of a first commit that died.
+    async fn no_snapshot(&mut self) -> Result<()> {
+        let folder = self.table.paths().manifest_dir();
+        let mut listing = self.table.store().list(Some(&folder));
+        let found = listing.try_next().await;
+        if let Some(object) = found.map_err(|source| Error::store(&folder, source))? {
+            let reason = "there is no snapshot that names it: its snapshots were lost, or its first commit \
+                          died";
+            self.problem(object.location.as_ref(), reason);
+        }
+        Ok(())
     }
 
     fn snapshot_numbers(&mut self, ids: &[i64]) {

@@ -189,6 +189,17 @@ pub enum Error {
         /// Why.
         source: std::sync::Arc<Error>,
     },
+    /// A bucket that was never led before finds records in its folder: the metadata is not the one
+    /// under which they were written.
+    #[error("{} holds records up to offset {end} of {bucket} that the metadata knows nothing of: put the metadata back that they were written under, or move the folder away", path.display())]
+    UnknownLog {
+        /// The bucket.
+        bucket: TableBucket,
+        /// Its log's folder.
+        path: PathBuf,
+        /// Where the log ends.
+        end: LogOffset,
+    },
     /// The sender computed the bucket with another count.
     #[error("{bucket}: {} but it has {actual} buckets: refresh metadata and route again", given_count(*given))]
     StaleRouting {

@@ -66,6 +66,27 @@ async fn a_failed_load_leaves_no_table_that_it_made_and_no_hint_to_resume() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_load_goes_on_with_the_same_file_only() {
+    let mut cluster = Cluster::start().await;
+    let folder = TempDir::new().unwrap();
+    let state = folder.path().join("state");
+    let state = state.to_str().unwrap();
+    let csv = file(folder.path(), "a.csv", "id,name\n1,a\n2,b\n");
+    let more = ["--create", "--state", state];
+    load(&cluster, 0, &csv, &more).await;
+    load(&cluster, 0, &csv, &more).await;
+    for changed in ["id,name\n1,a\n2,b\n3,c\n", "id,name\n1,a\n2,x\n"] {
+        file(folder.path(), "a.csv", changed);
+        let ended = load(&cluster, 1, &csv, &more).await;
+        assert!(ended.log.contains("has changed since"), "{ended:?}");
+        assert!(ended.log.contains("2 rows are acknowledged"), "{ended:?}");
+    }
+    let ends = cluster.log_ends(&TablePath::new("d", "t")).await;
+    assert_eq!(ends.values().map(|end| end.0).sum::<i64>(), 2);
+    cluster.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_source_goes_into_the_types_of_its_table_or_is_refused_with_both() {
     let mut cluster = Cluster::start().await;
     let addr = cluster.addr();

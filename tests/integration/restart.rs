@@ -157,3 +157,49 @@ async fn tiering_goes_on_from_the_registered_offsets_with_a_higher_epoch() {
     );
     cluster.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_log_that_the_metadata_knows_nothing_of_is_not_taken_over() {
+    let mut cluster = Cluster::start().await;
+    let path = path("t");
+    let create = bucketed(plain(), 1, &[]);
+    let made = cluster.client.create_table(&path, &create, false);
+    made.await.expect("made");
+    let (_, schema) = cluster.client.schema(&path, None).await.expect("a schema");
+    let writer = cluster.writer(&path).await;
+    let rows = make_rows(&schema, 0..30);
+    let appended = writer.append(rows).await;
+    drop(appended.expect("the rows are the table's"));
+    writer.close().await.expect("acknowledged");
+    let before = cluster.client.table_info(&path).await.expect("the table");
+    cluster.stop().await;
+
+    // Somebody removes the metadata and the lake, and keeps the logs.
+    let meta = cluster.data_dir().join("meta");
+    let kept = cluster.data_dir().join("meta-kept");
+    std::fs::rename(&meta, &kept).expect("the metadata is there");
+    let lake = cluster.warehouse().join("fluss.db");
+    std::fs::remove_dir_all(lake).expect("the lake is there");
+    cluster.start_again().await;
+    let made = cluster.client.create_table(&path, &create, false);
+    made.await.expect("made");
+    let info = cluster.client.table_info(&path).await.expect("the table");
+    assert_eq!(info.table_id, before.table_id);
+    let mut wire = Wire::connect(&cluster.tablet_addr()).await;
+    let request = produce_request(info.table_id, 0, batch(&schema, -1, 0));
+    let (_, text) = produce(&mut wire, &request).await.expect_err("refused");
+    assert!(text.contains("put the metadata back"), "{text}");
+    assert!(
+        text.contains("bucket-0 holds records up to offset 30"),
+        "{text}"
+    );
+    cluster.stop().await;
+
+    // With the metadata back nothing is missing.
+    std::fs::remove_dir_all(&meta).expect("the new metadata is there");
+    std::fs::rename(&kept, &meta).expect("it was kept");
+    cluster.start_again().await;
+    let ends: Vec<_> = cluster.log_ends(&path).await.into_values().collect();
+    assert_eq!(ends, [weir_protocol::ids::LogOffset(30)]);
+    cluster.stop().await;
+}

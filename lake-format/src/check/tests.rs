@@ -365,3 +365,15 @@ async fn rows_are_placed_by_the_function_that_the_table_names() {
         assert_eq!(found.len(), misplaced, "{found:?}");
     }
 }
+
+#[tokio::test]
+async fn a_table_that_lost_its_snapshots_is_not_well() {
+    let table = table_of(vec![entry("a", 0, 2)], 5).await;
+    let snapshot = table.paths().snapshot(1);
+    table.store().delete(&snapshot).await.unwrap();
+    let found = table.check_to(CheckDepth::Metadata).await.unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(found[0].object.starts_with("t~/manifest/"), "{found:?}");
+    let text = found[0].to_string();
+    assert!(text.contains("its snapshots were lost"), "{text}");
+}

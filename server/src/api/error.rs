@@ -101,6 +101,7 @@ impl From<&Error> for ErrorCode {
             Error::UnknownBucket { .. } => Self::UnknownTableOrBucket,
             Error::NotLeader { .. } => Self::NotLeaderOrFollower,
             Error::Offline { code, .. } => *code,
+            Error::UnknownLog { .. } => Self::LogStorage,
             Error::TableNotRead { source, .. } => Self::from(&**source),
             Error::StaleRouting { .. } => Self::InvalidBucketRouting,
             Error::InvalidAcks { .. } => Self::InvalidRequiredAcks,

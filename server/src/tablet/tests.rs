@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use arrow::array::{Int64Array, RecordBatch};
@@ -50,6 +50,8 @@ struct World {
     path: TablePath,
     table: TableId,
     disk: MemoryDisk,
+    /// The bucket's next leader epoch.
+    leader_epoch: AtomicI32,
     /// Bytes of a log that are enough, if that is above 0.
     retention_bytes: u64,
     /// Bytes of the disk that stay free.
@@ -104,6 +106,7 @@ impl World {
             path,
             table,
             disk: MemoryDisk::new(),
+            leader_epoch: AtomicI32::new(0),
             retention_bytes: 0,
             min_free_bytes: 0,
         }
@@ -157,6 +160,7 @@ impl World {
                 ..PbTableBucket::default()
             },
             leader: SERVER.0,
+            leader_epoch: self.leader_epoch.fetch_add(1, Ordering::Relaxed),
             bucket_count: Some(1),
             ..PbNotifyLeaderAndIsrReqForBucket::default()
         };

@@ -185,8 +185,21 @@ impl TabletServer {
             .await
             .map_err(|_| Error::Stopping)?;
         let server = Arc::clone(self);
+        let is_first = asked.leader_epoch == 0;
         let open = move || {
-            let log = server.open_log(bucket, lake_end)?;
+            let dir = server.log_dir(bucket);
+            if !is_first
+                && !server
+                    .parts
+                    .log_options
+                    .disk
+                    .exists(&dir)
+                    .is_ok_and(|is| is)
+            {
+                tracing::warn!(%bucket, folder = %dir.display(),
+                    "the folder of a log that was led before is not there: what it held beyond the lake is lost");
+            }
+            let log = server.open_log(bucket, lake_end, is_first)?;
             match must_hold {
                 Some(source) if log.log_end() == LogOffset(0) => {
                     Err(Error::TableNotRead { bucket, source })
@@ -202,17 +215,20 @@ impl TabletServer {
         Ok(replica)
     }
 
-    /// Recovers a log; one that ends below what is in the lake goes on there. Blocks.
+    /// Recovers a log; one that ends below what is in the lake goes on there. One that is led for the
+    /// first time must be empty. Blocks.
     fn open_log(
         &self,
         bucket: TableBucket,
         lake_end: Option<LogOffset>,
+        is_first: bool,
     ) -> Result<Arc<Log>, Error> {
-        let log = Log::open(
-            &self.log_dir(bucket),
-            bucket,
-            self.parts.log_options.clone(),
-        )?;
+        let path = self.log_dir(bucket);
+        let log = Log::open(&path, bucket, self.parts.log_options.clone())?;
+        let end = log.log_end();
+        if is_first && end > LogOffset(0) {
+            return Err(Error::UnknownLog { bucket, path, end });
+        }
         let report = log.recovery_report();
         let metrics = &self.parts.metrics;
         metrics.log_cut_bytes.inc_by(report.truncated_bytes);

@@ -32,7 +32,7 @@ mod fit;
 mod state;
 
 use fit::{Fit, check_options};
-use state::{STATE_VERSION, State, check_folder, read_state, write_state};
+use state::{Content, STATE_VERSION, State, check_folder, read_state, write_state};
 
 /// Batches of rows that wait for the writer.
 const QUEUE: usize = 4;
@@ -135,7 +135,7 @@ impl Stopped {
                 };
                 let rows = match rows {
                     0 => "no row was acknowledged".to_owned(),
-                    rows => format!("{} rows were acknowledged and stay", count(rows)),
+                    rows => format!("at least {} rows are in the log and stay", count(rows)),
                 };
                 format!("; {rows}; {hint}")
             }
@@ -170,17 +170,24 @@ async fn load(
         &arguments.table,
         schema,
     )?;
-    let state = match &arguments.state {
-        Some(file) => read_state(file, arguments, info.table_id).await?,
-        None => None,
+    let (content, state) = match &arguments.state {
+        Some(file) => {
+            let content = source.content().await?;
+            let state = read_state(file, arguments, info.table_id, content).await?;
+            (content, state)
+        }
+        None => (None, None),
     };
-    let mut loader = Loader::open(client.clone(), arguments, info.table_id, state).await?;
+    let target = (info.table_id, content);
+    let mut loader = Loader::open(client.clone(), arguments, target, state).await?;
     match loader.run(&source, &fit).await {
         // The last flush has waited for all of them.
         Ok(()) => Ok((loader.rows, loader.progress.finish())),
         Err(failure) => {
-            // What came meanwhile counts; its failures are told already.
-            loader.count_acknowledged().ok();
+            // What came meanwhile counts; the failures among it are told already.
+            while let Some(Some(done)) = loader.acks.next().now_or_never() {
+                loader.acknowledged += done.unwrap_or(0);
+            }
             loader.progress.finish();
             Err(Stopped {
                 failure,
@@ -217,6 +224,16 @@ impl Source {
             Self::File(source) => source.schema(),
             Self::Tpch(source) => source.schema(),
         }
+    }
+
+    /// What its file holds; nothing of generated rows, which are always the same.
+    async fn content(&self) -> Outcome<Option<Content>> {
+        let Self::File(source) = self else {
+            return Ok(None);
+        };
+        let content = Content::of(source.path().to_owned()).await;
+        let failed = |error| Failure::failed(format!("{}: {error}", source.path().display()));
+        content.map(Some).map_err(failed)
     }
 
     /// Reads text as the types of the table.
@@ -296,6 +313,7 @@ fn is_missing(error: &Error) -> bool {
 struct Loader<'a> {
     arguments: &'a Load,
     table: TableId,
+    content: Option<Content>,
     writer: LogWriter,
     progress: Progress,
     /// Batches of the source that a state file already counts.
@@ -315,7 +333,7 @@ impl<'a> Loader<'a> {
     async fn open(
         client: Client,
         arguments: &'a Load,
-        table: TableId,
+        (table, content): (TableId, Option<Content>),
         state: Option<State>,
     ) -> Outcome<Self> {
         let (skip, rows) = state
@@ -336,6 +354,7 @@ impl<'a> Loader<'a> {
         let mut loader = Self {
             arguments,
             table,
+            content,
             writer,
             progress: Progress::new(format!("loading {}", arguments.table), None),
             skip,
@@ -435,6 +454,7 @@ impl<'a> Loader<'a> {
             table: self.arguments.table.to_string(),
             table_id: self.table,
             source: self.arguments.source.clone(),
+            content: self.content,
             batches: self.batches.max(self.skip),
             rows: self.rows,
             writer: self.writer.state().await.map_err(|error| failure(&error))?,

@@ -171,6 +171,11 @@ impl Source {
         }
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// The columns.
     pub fn schema(&self) -> SchemaRef {
         Arc::clone(&self.schema)

@@ -1,6 +1,7 @@
 //! What `--state FILE` remembers of a load.
 
-use std::path::Path;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use weir_protocol::client::writer::WriterState;
@@ -12,6 +13,9 @@ use crate::cli::exit::{Failure, Outcome};
 /// The newest version of the state file.
 pub(super) const STATE_VERSION: u32 = 1;
 
+/// Bytes of a source that are read at a time for its checksum.
+const PART_BYTES: usize = 1 << 20;
+
 /// What the state file says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -20,10 +24,42 @@ pub(super) struct State {
     pub(super) table: String,
     pub(super) table_id: TableId,
     pub(super) source: String,
+    /// What the source's file held when the load began; absent of generated rows.
+    #[serde(default)]
+    pub(super) content: Option<Content>,
     /// Batches of the source that are acknowledged.
     pub(super) batches: usize,
     pub(super) rows: u64,
     pub(super) writer: WriterState,
+}
+
+/// What tells a file's content from another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Content {
+    bytes: u64,
+    crc32c: u32,
+}
+
+impl Content {
+    /// Reads all of a file.
+    pub(super) async fn of(file: PathBuf) -> std::io::Result<Self> {
+        let read = move || {
+            let mut reader = std::fs::File::open(file)?;
+            let mut part = vec![0; PART_BYTES];
+            let (mut bytes, mut crc32c) = (0, 0);
+            loop {
+                match reader.read(&mut part)? {
+                    0 => return Ok(Self { bytes, crc32c }),
+                    length => {
+                        bytes += length as u64;
+                        crc32c = crc32c::crc32c_append(crc32c, &part[..length]);
+                    }
+                }
+            }
+        };
+        let done = tokio::task::spawn_blocking(read).await;
+        done.map_err(std::io::Error::other)?
+    }
 }
 
 /// Refuses a file that can't be made, before anything else is done.
@@ -48,6 +84,7 @@ pub(super) async fn read_state(
     file: &Path,
     arguments: &Load,
     table: TableId,
+    content: Option<Content>,
 ) -> Outcome<Option<State>> {
     let bytes = match tokio::fs::read(file).await {
         Ok(bytes) => bytes,
@@ -72,6 +109,15 @@ pub(super) async fn read_state(
             state.source,
             state.table,
             state.table_id
+        )));
+    }
+    if state.content != content {
+        return Err(Failure::failed(format!(
+            "{}: has changed since the load of {} began, of which {} rows are acknowledged; put the file back \
+             as it was, or give another --state to load all of it as new rows",
+            state.source,
+            file.display(),
+            state.rows
         )));
     }
     Ok(Some(state))
