@@ -25,6 +25,7 @@ use weir_protocol::record::arrow::{Compression, encode_append};
 use weir_protocol::record::log_batch::set_stored;
 use weir_protocol::record::{BatchIdentity, LogBatch};
 
+use crate::cluster::TableInfo;
 use crate::error::{Error, Result, Source};
 use crate::lake_table::LakeTable;
 
@@ -56,6 +57,27 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// What holds for a table; `default` if it says nothing. One with a primary key always stops: a
+    /// change that is put back later would overwrite those that came after it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if its property is neither `stop` nor `divert`, or `divert` and the table
+    /// has a primary key.
+    pub fn of_table(info: &TableInfo, default: Self) -> Result<Self, Error> {
+        if !info.schema.has_primary_key() {
+            return Self::of(&info.properties, default);
+        }
+        match Self::of(&info.properties, Self::Stop)? {
+            Self::Stop => Ok(Self::Stop),
+            Self::Divert => Err(Error::Config {
+                key: POLICY,
+                reason: "a table with a primary key can't divert: put back later, a change would overwrite \
+                         newer ones"
+                    .to_owned(),
+            }),
+        }
+    }
+
     /// What a table with these properties wants; `default` if it says nothing.
     ///
     /// # Errors

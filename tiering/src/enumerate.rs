@@ -23,6 +23,8 @@ pub struct TableView {
     pub bucket_count: TotalBuckets,
     /// 0 until the table's bucket count is changed for the first time.
     pub bucket_layout_epoch: i64,
+    /// Whether it has a primary key: then rows that its log has lost are missing in the lake.
+    pub is_keyed: bool,
     /// The partitions; `None` if the table has no partition keys.
     pub partitions: Option<Vec<PartitionView>>,
 }
@@ -126,7 +128,8 @@ pub fn bucket_groups(table: &TableView) -> Result<Vec<BucketGroup>> {
 }
 
 /// Plans the splits of one round: per bucket `lake end..latest`, or from the log's start if it was
-/// never tiered.
+/// never tiered; of a table with a primary key from offset 0 then, so that a log which begins later
+/// is told as lost.
 ///
 /// Splits are ordered by (partition, bucket), at most one a bucket; empty ranges give none.
 /// O(buckets).
@@ -177,6 +180,8 @@ fn range_of(
     }
     let start = match offsets.lake.get(&bucket) {
         Some(tiered) if tiered.0 >= 0 => *tiered,
+        // What retention took from the log still counts: the changes of a key add up.
+        _ if table.is_keyed => LogOffset(0),
         _ => *offsets.earliest.get(&bucket).ok_or_else(missing)?,
     };
     Ok((start < latest).then_some((start, latest)))

@@ -173,8 +173,7 @@ impl Warehouse {
     /// The lake table of `path`, which the cluster made when tiering was enabled.
     ///
     /// # Errors
-    /// [`Error::NoLakeTable`] if it does not exist, [`Error::Lake`] if it can't be read;
-    /// [`Error::Unsupported`] if it is no append table.
+    /// [`Error::NoLakeTable`] if it does not exist, [`Error::Lake`] if it can't be read.
     pub async fn table(
         &self,
         path: &TablePath,
@@ -246,13 +245,6 @@ impl LakeTable {
             source,
         };
         let schema = Arc::new(schema);
-        if schema.is_primary_key_table() {
-            let reason = "its lake table has a primary key; only log tables are tiered";
-            return Err(Error::Unsupported {
-                table: path,
-                reason,
-            });
-        }
         let mode = schema.bucket_mode().map_err(lake)?;
         let identity = table.identity().await.map_err(lake)?;
         Ok(Self {
@@ -294,7 +286,12 @@ impl LakeTable {
     pub fn target_file_bytes(&self, default: u64) -> Result<u64> {
         let options = TableOptions::new(&self.schema.options);
         match options.get("target-file-size") {
-            Some(_) => options.target_file_size(false).map_err(|e| self.error(e)),
+            Some(_) => {
+                let has_keys = self.schema.is_primary_key_table();
+                options
+                    .target_file_size(has_keys)
+                    .map_err(|e| self.error(e))
+            }
             None => Ok(default),
         }
     }
@@ -314,7 +311,7 @@ impl LakeTable {
                 paths.bucket_dir(options.data_directory(), &partition, message.bucket)
             });
             let Ok(folder) = folder else { continue };
-            for file in message.new_files {
+            for file in message.new_files.into_iter().chain(message.changelog_files) {
                 let Ok(path) = named(&folder, &file.file_name) else {
                     continue;
                 };
@@ -347,6 +344,22 @@ impl LakeTable {
         let put = self.table.store().put(&path, text.into()).await;
         put.map_err(|source| self.error(weir_lake_format::Error::store(&path, source)))?;
         Ok(())
+    }
+
+    /// Looks whether the table has the same primary key here and in the cluster.
+    ///
+    /// # Errors
+    /// [`Error::Schema`] if not.
+    pub fn check_primary_key(&self, info: &TableInfo) -> Result<()> {
+        let (ours, lakes) = (&info.schema.primary_key, &self.schema.primary_keys);
+        if ours == lakes {
+            return Ok(());
+        }
+        Err(Error::Schema {
+            table: self.path.clone(),
+            column: "(primary key)".to_owned(),
+            reason: format!("{ours:?} here, {lakes:?} in the lake"),
+        })
     }
 
     /// The partition of that name.

@@ -15,12 +15,13 @@ use crate::cluster::{OffsetKind, TableInfo, Trouble};
 use crate::committer::{Base, Committed, Committer, Committers, EpochFence};
 use crate::enumerate::{BucketGroup, Offsets, TableView, bucket_groups, enumerate};
 use crate::error::{Error, Result};
-use crate::lake_table::Warehouse;
+use crate::lake_table::{LakeTable, Warehouse};
 use crate::lease::Lease;
 use crate::phase::Phase;
 use crate::round::{Committable, Cut, Limits, Round};
 use crate::split::Split;
 use crate::wall::unique_name;
+use crate::worker::floors::Floors;
 use crate::worker::{BadRecordRules, RoundSignals, WorkerResources, WriteJob, write_splits};
 
 /// The property that says how old rows may become before they are in the lake.
@@ -135,6 +136,7 @@ impl Runner {
             splits: plan.splits,
             limits: plan.limits,
             bad_records: plan.bad_records,
+            floors: plan.floors,
         };
         write_splits(&self.resources, job, &mut round, signals).await?;
         let committable = round.commit()?;
@@ -179,18 +181,12 @@ impl Runner {
                 found: info.id,
             });
         }
-        if info.schema.has_primary_key() {
-            let reason = "tables with a primary key are not tiered yet";
-            return Err(Error::Unsupported {
-                table: lease.path.clone(),
-                reason,
-            });
-        }
         if let Some(report) = self.idle(lease, &info).await? {
             return Ok(Planned::Idle(Box::new(report)));
         }
         self.committers.unsettle(lease.table);
         let lake = self.warehouse.table(&lease.path, &info.properties).await?;
+        lake.check_primary_key(&info)?;
         let committer = Committer {
             client: Arc::clone(client),
             lake: Arc::new(lake),
@@ -205,6 +201,7 @@ impl Runner {
         let mut offsets = self.offsets(lease, &view, &base).await?;
         offsets.known.let_go.clone_from(&signals.let_go);
         let (book, bad_records) = self.bad_records(lease, &info, &base).await?;
+        let floors = self.floors(lease, &committer.lake).await?;
         let splits = enumerate(&view, &offsets.known)?;
         base.keep_live(&bucket_groups(&view)?);
         let freshness = freshness(&info)?;
@@ -222,7 +219,16 @@ impl Runner {
             faults: offsets.faults,
             book,
             bad_records,
+            floors,
         })))
+    }
+
+    async fn floors(&self, lease: &Lease, lake: &LakeTable) -> Result<Arc<Floors>> {
+        if !lake.schema.is_primary_key_table() {
+            return Ok(Arc::default());
+        }
+        let floors = self.committers.floors(lake, lease.table).await;
+        floors.map_err(|source| lake.error(source))
     }
 
     /// The report of a round that has nothing to do, if that can be known without a look at the
@@ -275,7 +281,7 @@ impl Runner {
         info: &TableInfo,
         base: &Base,
     ) -> Result<(Option<Book>, BadRecordRules)> {
-        let policy = Policy::of(&info.properties, self.bad_record)?;
+        let policy = Policy::of_table(info, self.bad_record)?;
         if policy == Policy::Stop && self.committers.has_none_pending(lease) {
             return Ok((None, BadRecordRules::default()));
         }
@@ -300,6 +306,7 @@ impl Runner {
             path: lease.path.clone(),
             bucket_count: info.bucket_count,
             bucket_layout_epoch: info.bucket_layout_epoch,
+            is_keyed: info.schema.has_primary_key(),
             partitions,
         })
     }
@@ -400,6 +407,7 @@ struct Plan {
     faults: Vec<(TableBucket, Trouble)>,
     book: Option<Book>,
     bad_records: BadRecordRules,
+    floors: Arc<Floors>,
 }
 
 impl Plan {

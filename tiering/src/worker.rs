@@ -28,11 +28,14 @@ use crate::ranges::Offsets;
 use crate::round::{Cut, Limits, Round, SplitResult};
 use crate::source::{Delivery, Source, source};
 use crate::split::Split;
+use crate::worker::floors::Floors;
 use crate::worker::lane::{Lane, LaneContext, LaneInput};
 use crate::worker::schemas::Schemas;
 
 mod convert;
 pub(crate) mod decode;
+pub mod floors;
+mod lake_writer;
 mod lane;
 pub(crate) mod schemas;
 
@@ -93,6 +96,8 @@ pub struct WriteJob {
     pub limits: Limits,
     /// What is done with bad records.
     pub bad_records: BadRecordRules,
+    /// The sequence numbers that the lake has already.
+    pub floors: Arc<Floors>,
 }
 
 /// Writes the job's splits and adds each result to the round. On an error all files of the round
@@ -173,6 +178,7 @@ impl<'a> Writing<'a> {
             info: job.info,
             lake: Arc::clone(&job.lake),
             bad_records: job.bad_records,
+            floors: job.floors,
         };
         Self {
             resources,

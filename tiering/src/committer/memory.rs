@@ -9,6 +9,7 @@ use weir_protocol::ids::TableId;
 
 use crate::lake_table::LakeTable;
 use crate::lease::{Epochs, Lease};
+use crate::worker::floors::Floors;
 
 /// What commits remember of each table, so that the next one need not read its history again.
 /// Clones share it.
@@ -21,6 +22,8 @@ pub struct Committers {
     /// Tables whose book of bad records had nothing pending under this lease, and whose policy was
     /// to divert nothing.
     none_pending: Arc<Mutex<HashMap<TableId, Epochs>>>,
+    /// The sequence numbers of tables with a primary key.
+    floors: Arc<Mutex<HashMap<TableId, Arc<Floors>>>>,
 }
 
 impl Committers {
@@ -61,6 +64,22 @@ impl Committers {
         self.idle.lock().remove(&table);
         self.unsettle(table);
         self.none_pending.lock().remove(&table);
+        self.floors.lock().remove(&table);
+    }
+
+    /// The sequence numbers that a table with a primary key has now.
+    ///
+    /// # Errors
+    /// As of the lake's calls.
+    pub(crate) async fn floors(
+        &self,
+        lake: &LakeTable,
+        table: TableId,
+    ) -> weir_lake_format::Result<Arc<Floors>> {
+        let known = self.floors.lock().get(&table).cloned();
+        let floors = Floors::read(lake, known).await?;
+        self.floors.lock().insert(table, Arc::clone(&floors));
+        Ok(floors)
     }
 
     /// Whether the book of bad records need not be read: it had nothing pending when it was read

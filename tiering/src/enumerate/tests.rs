@@ -8,6 +8,7 @@ fn view(count: i32, epoch: i64, partitions: Option<Vec<(i64, Option<i32>)>>) -> 
         path: TablePath::new("d", "t"),
         bucket_count: TotalBuckets(count),
         bucket_layout_epoch: epoch,
+        is_keyed: false,
         partitions: partitions.map(|list| {
             list.into_iter()
                 .map(|(id, count)| PartitionView {

@@ -114,6 +114,7 @@ impl Logs<'_> {
             id: self.info.id,
             bucket_count: self.info.bucket_count,
             bucket_layout_epoch: self.info.bucket_layout_epoch,
+            is_keyed: self.info.schema.has_primary_key(),
             partitions,
         };
         let mut extents = BTreeMap::new();

@@ -4,8 +4,10 @@
 //! bad row costs a few passes over its batch and leaves its neighbours alone.
 
 use arrow::array::RecordBatch;
+use weir_lake_format::RowKind;
 use weir_protocol::ids::{LogOffset, SchemaId};
 
+use super::decode::LogRows;
 use super::schemas::Form;
 use crate::align::Position;
 use crate::bad_records::{BadRecord, Policy, stored_record};
@@ -37,6 +39,10 @@ pub(super) struct Room {
 pub(super) struct Converted {
     /// Rows in the lake's columns, each run with the offset of its first row.
     pub good: Vec<(LogOffset, RecordBatch)>,
+    /// What each row from `first` on does to its key, good or not; `None` if the table has no keys.
+    kinds: Option<Vec<RowKind>>,
+    /// The offset of the first row.
+    first: LogOffset,
     /// Offsets that were left out.
     pub diverted: Vec<Offsets>,
     /// The rows of those that were not left out before.
@@ -56,6 +62,12 @@ struct Misfit {
 }
 
 impl Converted {
+    /// What the rows of the run do to their keys; `None` if the table has no keys.
+    pub(super) fn kinds_of(&self, (first, rows): &(LogOffset, RecordBatch)) -> Option<&[RowKind]> {
+        let from = usize::try_from(first.0 - self.first.0).ok()?;
+        self.kinds.as_ref()?.get(from..from + rows.num_rows())
+    }
+
     /// Bytes that the rows hold.
     pub(super) fn memory_bytes(&self) -> u64 {
         let good = self
@@ -80,17 +92,20 @@ impl Convert {
     pub(super) fn run(
         &self,
         form: &Form,
-        rows: &RecordBatch,
+        rows: LogRows,
         position: Position,
         schema: SchemaId,
     ) -> Result<Converted> {
+        let LogRows { rows, kinds } = rows;
         let work = Work {
             form,
-            rows,
+            rows: &rows,
             position,
         };
         let mut out = Converted {
             good: Vec::new(),
+            kinds,
+            first: position.offset,
             diverted: Vec::new(),
             bad: Vec::new(),
             stopped: None,

@@ -1,4 +1,5 @@
-//! One batch of the log → the rows of a range of offsets, as Arrow columns of the log's schema.
+//! One batch of the log → the rows of a range of offsets, as Arrow columns of the log's schema, and
+//! what each does to its key if the table has keys.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -6,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, Schema as ArrowSchema, SchemaRef};
+use weir_lake_format::RowKind;
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::arrow::DecodeLimits;
 use weir_protocol::record::rows::RowFormat;
@@ -24,6 +26,8 @@ pub(crate) struct LogForm {
     arrow: SchemaRef,
     format: LogFormat,
     limits: DecodeLimits,
+    /// Whether rows change keys.
+    is_keyed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +36,7 @@ enum LogFormat {
     Rows(RowFormat),
 }
 
-/// Why a batch is no batch of an append-only table.
+/// Why a batch is no batch of its table.
 #[derive(Debug, thiserror::Error)]
 enum Fault {
     #[error("{records} records between offsets {base} and {next}")]
@@ -69,6 +73,7 @@ impl LogForm {
             limits: DecodeLimits {
                 max_uncompressed_bytes: max_batch_bytes,
             },
+            is_keyed: schema.has_primary_key(),
         }
     }
 }
@@ -103,12 +108,21 @@ fn lenient_field(field: &FieldRef) -> FieldRef {
     Arc::new(Field::new(field.name(), data_type, true))
 }
 
+/// The rows of a range of offsets.
+#[derive(Clone, Debug)]
+pub(crate) struct LogRows {
+    /// The rows in the columns of the log's schema.
+    pub rows: RecordBatch,
+    /// What each does to its key; `None` if the table has no keys.
+    pub kinds: Option<Vec<RowKind>>,
+}
+
 /// The rows of `range`, which lies within the batch; not copied.
 pub(crate) fn decode(
     form: &LogForm,
     batch: &LogBatch,
     range: &Range<LogOffset>,
-) -> Result<RecordBatch, Source> {
+) -> Result<LogRows, Source> {
     batch.verify_crc()?;
     let (base, next) = (batch.header.base_offset, batch.next_offset());
     let records = batch.header.record_count;
@@ -125,7 +139,7 @@ pub(crate) fn decode(
         LogFormat::Rows(format) => record::rows::decode(batch, &form.schema, format, form.limits)?,
     };
     let appends = |types: &Vec<ChangeType>| types.iter().all(|t| *t == ChangeType::AppendOnly);
-    if !decoded.change_types.as_ref().is_none_or(appends) {
+    if !form.is_keyed && !decoded.change_types.as_ref().is_none_or(appends) {
         return Err(Fault::Change.into());
     }
     let rows = decoded.batch;
@@ -139,5 +153,20 @@ pub(crate) fn decode(
     // The range lies within the batch, so both differences fit.
     let skip = usize::try_from(range.start.0 - base.0)?;
     let length = usize::try_from(range.end.0 - range.start.0)?;
-    Ok(rows.slice(skip, length))
+    let kinds = form.is_keyed.then(|| match &decoded.change_types {
+        Some(types) => types.iter().skip(skip).take(length).map(kind).collect(),
+        None => vec![RowKind::Insert; length],
+    });
+    let rows = rows.slice(skip, length);
+    Ok(LogRows { rows, kinds })
+}
+
+/// A change of the log as the lake names it (reference: its Paimon writer).
+fn kind(change: &ChangeType) -> RowKind {
+    match change {
+        ChangeType::AppendOnly | ChangeType::Insert => RowKind::Insert,
+        ChangeType::UpdateBefore => RowKind::UpdateBefore,
+        ChangeType::UpdateAfter => RowKind::UpdateAfter,
+        ChangeType::Delete => RowKind::Delete,
+    }
 }

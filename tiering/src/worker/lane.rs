@@ -7,13 +7,15 @@ use arrow::array::RecordBatch;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use weir_catalog::clock::Clock;
-use weir_lake_format::Partition;
-use weir_lake_format::write::{CommitMessage, DataFileWriter, WriteTarget, WriterOptions};
+use weir_lake_format::write::{CommitMessage, WriteTarget, WriterOptions};
+use weir_lake_format::{Partition, RowKind};
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::LogBatch;
 
 use super::convert::{Convert, Converted, Room};
 use super::decode::decode;
+use super::floors::Floors;
+use super::lake_writer::LakeWriter;
 use super::schemas::Schemas;
 use super::{BadRecordRules, WorkerResources};
 use crate::align::Position;
@@ -47,6 +49,8 @@ pub(super) struct LaneContext {
     pub lake: Arc<LakeTable>,
     /// What is done with bad records.
     pub bad_records: BadRecordRules,
+    /// The sequence numbers that the lake has already.
+    pub floors: Arc<Floors>,
 }
 
 /// What a lane works with; its open file apart, so that it can be used while the file is away.
@@ -75,7 +79,9 @@ pub(super) struct Lane {
     bad: Vec<BadRecord>,
     bad_bytes: usize,
     max_timestamp_ms: Option<i64>,
-    writer: Option<DataFileWriter>,
+    writer: Option<LakeWriter>,
+    /// No change of the bucket has this sequence number or a higher one.
+    next_sequence: i64,
     files: Vec<CommitMessage>,
 }
 
@@ -99,6 +105,9 @@ impl Lane {
             lake: Arc::clone(lake),
             split: split.clone(),
         };
+        let next_sequence = context
+            .floors
+            .next_sequence(&setting.partition, lake.bucket(split).0);
         let mut apart = Apart::default();
         if split.start < split.read_from {
             apart.lost.push(split.start..split.read_from);
@@ -113,6 +122,7 @@ impl Lane {
             bad_bytes: 0,
             max_timestamp_ms: None,
             writer: None,
+            next_sequence,
             files: Vec::new(),
         })
     }
@@ -215,10 +225,11 @@ impl Lane {
             held.resize(converted.memory_bytes());
             reached = converted.reached;
             self.bad_bytes += converted.bad_bytes();
-            for (first, rows) in converted.good {
-                self.append(rows, first).await?;
+            for run in &converted.good {
+                let (first, rows) = run.clone();
+                self.append(rows, first, converted.kinds_of(run)).await?;
             }
-            memory.set(self.writer.as_ref().map_or(0, writer_bytes));
+            memory.set(self.writer.as_ref().map_or(0, LakeWriter::memory_bytes));
             for offsets in converted.diverted {
                 (offsets.start.0..offsets.end.0)
                     .for_each(|offset| ranges::push(&mut self.apart.diverted, LogOffset(offset)));
@@ -251,16 +262,26 @@ impl Lane {
         })
     }
 
-    async fn append(&mut self, rows: RecordBatch, first: LogOffset) -> Result<()> {
+    async fn append(
+        &mut self,
+        rows: RecordBatch,
+        first: LogOffset,
+        kinds: Option<&[RowKind]>,
+    ) -> Result<()> {
         let count = i64::try_from(rows.num_rows()).unwrap_or(i64::MAX);
         let mut writer = match self.writer.take() {
             Some(writer) => writer,
-            None => self.setting.open(first)?,
+            None => {
+                // Offsets serve as sequence numbers: they only rise, and are above those of any
+                // earlier worker, unless somebody else has written to the bucket, too.
+                self.next_sequence = self.next_sequence.max(first.0);
+                self.setting.open(self.next_sequence)?
+            }
         };
-        let written = writer.write(rows).await;
+        let written = writer.write(rows, kinds).await;
         self.writer = Some(writer);
         written.map_err(|e| self.setting.lake.error(e))?;
-        self.rows = self.rows.saturating_add(count);
+        self.next_sequence = self.next_sequence.saturating_add(count);
         Ok(())
     }
 
@@ -270,6 +291,9 @@ impl Lane {
                 .finish()
                 .await
                 .map_err(|e| self.setting.lake.error(e))?;
+            // Of several changes of a key in one file the last one is left.
+            let rows = message.new_files.iter().map(|file| file.row_count);
+            self.rows = self.rows.saturating_add(rows.sum());
             self.files.push(message);
         }
         memory.set(0);
@@ -314,7 +338,7 @@ impl Setting {
                 offset: range.start,
                 timestamp_ms,
             };
-            convert.run(&form, &rows, position, batch.header.schema_id)
+            convert.run(&form, rows, position, batch.header.schema_id)
         });
         match decoded.await {
             Ok(rows) => rows,
@@ -328,16 +352,15 @@ impl Setting {
         }
     }
 
-    /// A writer whose first row has offset `first`. Offsets serve as sequence numbers: they only
-    /// rise, and are never below the number of rows that any earlier worker counted.
-    fn open(&self, first: LogOffset) -> Result<DataFileWriter> {
+    /// A writer whose first row has this sequence number.
+    fn open(&self, first_sequence: i64) -> Result<LakeWriter> {
         let (bucket, total_buckets) = self.lake.bucket(&self.split);
         let target = WriteTarget {
             schema: Arc::clone(&self.lake.schema),
             partition: self.partition.clone(),
             bucket,
             total_buckets,
-            first_sequence_number: if total_buckets < 0 { 0 } else { first.0 },
+            first_sequence_number: if total_buckets < 0 { 0 } else { first_sequence },
         };
         let now_ms = local_ms(self.clock.now_ms());
         let (store, root) = (
@@ -348,12 +371,8 @@ impl Setting {
         let writer = options.and_then(|mut options| {
             options.target_file_size = self.target_file_bytes;
             options.encode_permits = Some(Arc::clone(&self.cpu));
-            DataFileWriter::new(target, options, store, root)
+            LakeWriter::open(target, options, store, root)
         });
         writer.map_err(|e| self.lake.error(e))
     }
-}
-
-fn writer_bytes(writer: &DataFileWriter) -> u64 {
-    u64::try_from(writer.memory_bytes()).unwrap_or(u64::MAX)
 }

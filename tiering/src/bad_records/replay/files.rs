@@ -53,6 +53,7 @@ impl<'a> Files<'a> {
             path: lake.path().clone(),
             bucket_count: info.bucket_count,
             bucket_layout_epoch: info.bucket_layout_epoch,
+            is_keyed: info.schema.has_primary_key(),
             partitions,
         };
         let groups = bucket_groups(&view)?.into_iter();
@@ -97,7 +98,7 @@ impl<'a> Files<'a> {
         let form = self.schemas.get(batch.header.schema_id).await?;
         let range = batch.header.base_offset..batch.next_offset();
         let in_arrow = form.log.clone().in_arrow();
-        let rows = decode(&in_arrow, &batch, &range).map_err(log)?;
+        let rows = decode(&in_arrow, &batch, &range).map_err(log)?.rows;
         let position = Position {
             bucket: record.bucket,
             offset: record.offset,

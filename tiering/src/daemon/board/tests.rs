@@ -40,6 +40,7 @@ fn report(cut: Option<Cut>, faults: usize) -> RoundReport {
         path: TablePath::new("d", "t1"),
         bucket_count: TotalBuckets(1),
         bucket_layout_epoch: 0,
+        is_keyed: false,
         partitions: None,
     };
     let bucket = TableBucket {
