@@ -132,11 +132,16 @@ struct Rows<'a> {
     retractions: i64,
     keys: StatsCollector,
     values: StatsCollector,
-    is_sorted: bool,
-    /// The rows must be of a bucket by their key, and one a key.
-    disagrees: bool,
-    reasons: Vec<String>,
-    is_placed: bool,
+    /// The first problem of each sort.
+    found: BTreeMap<Sort, String>,
+}
+
+/// Sorts of problems that more than one row may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Sort {
+    Order,
+    KeyColumns,
+    Place,
 }
 
 impl<'a> Rows<'a> {
@@ -153,10 +158,7 @@ impl<'a> Rows<'a> {
             retractions: 0,
             keys: StatsCollector::of_keys(&columns.key),
             values: full_stats(schema)?,
-            is_sorted: true,
-            disagrees: false,
-            reasons: Vec::new(),
-            is_placed: true,
+            found: BTreeMap::new(),
         })
     }
 
@@ -177,17 +179,15 @@ impl<'a> Rows<'a> {
         };
         self.order_of(keys.columns(), split.bucket)?;
         let twins = batch.columns().get(width + 2..).unwrap_or_default();
-        if self.has_keys && !self.disagrees && twins != keys.columns() {
-            self.disagrees = true;
-            self.reasons
-                .push("a key column has another value than the column it is of".to_owned());
+        if self.has_keys && twins != keys.columns() {
+            let reason = "a key column has another value than the column it is of".to_owned();
+            self.found.entry(Sort::KeyColumns).or_insert(reason);
         }
         self.system(batch, width)?;
-        if self.is_placed
+        if !self.found.contains_key(&Sort::Place)
             && let Some(reason) = misplaced(batch, split, schema)?
         {
-            self.is_placed = false;
-            self.reasons.push(reason);
+            self.found.insert(Sort::Place, reason);
         }
         Ok(())
     }
@@ -201,13 +201,15 @@ impl<'a> Rows<'a> {
                 .as_deref()
                 .is_none_or(|last| last < row.data());
             // Rows that wait for a bucket are as they came.
-            if !is_above && self.is_sorted && bucket != POSTPONE_BUCKET {
-                self.is_sorted = false;
-                let reason = match self.last_key.as_deref() == Some(row.data()) {
-                    true => "two rows have the same key",
-                    false => "its rows are not in the order of their keys",
+            if !is_above && bucket != POSTPONE_BUCKET {
+                let is_twice = self.last_key.as_deref() == Some(row.data());
+                let reason = if is_twice {
+                    "two rows have the same key"
+                } else {
+                    "its rows are not in the order of their keys"
                 };
-                self.reasons.push(reason.to_owned());
+                let found = self.found.entry(Sort::Order);
+                found.or_insert_with(|| reason.to_owned());
             }
             let last_key = self.last_key.get_or_insert_default();
             last_key.clear();
@@ -234,23 +236,25 @@ impl<'a> Rows<'a> {
         Ok(())
     }
 
-    fn finish(mut self, file: &DataFileMeta) -> Result<Found> {
-        if let Some((min, max)) = &self.bounds {
-            for (key, stated, what) in [
+    fn finish(self, file: &DataFileMeta) -> Result<Found> {
+        let is_sorted = !self.found.contains_key(&Sort::Order);
+        let mut reasons: Vec<String> = self.found.into_values().collect();
+        if let Some((min, max)) = &self.bounds
+            && is_sorted
+        {
+            let bounds = [
                 (min, &file.min_key, "lowest"),
                 (max, &file.max_key, "highest"),
-            ] {
-                if self.is_sorted && key != stated {
-                    let reason = format!("its {what} key is another than the stated one");
-                    self.reasons.push(reason);
-                }
+            ];
+            for (_, _, what) in bounds.iter().filter(|(key, stated, _)| key != stated) {
+                reasons.push(format!("its {what} key is another than the stated one"));
             }
         }
         let stated = (file.min_sequence_number, file.max_sequence_number);
         if let Some(numbers) = self.numbers
             && numbers != stated
         {
-            self.reasons.push(format!(
+            reasons.push(format!(
                 "sequence numbers {} to {} where {} to {} are stated",
                 numbers.0, numbers.1, stated.0, stated.1
             ));
@@ -259,8 +263,7 @@ impl<'a> Rows<'a> {
             && stated != self.retractions
         {
             let found = self.retractions;
-            self.reasons
-                .push(format!("{found} retractions where {stated} are stated"));
+            reasons.push(format!("{found} retractions where {stated} are stated"));
         }
         let real = self.keys.finish()?.stats;
         if file.key_stats != SimpleStats::empty() {
@@ -268,13 +271,12 @@ impl<'a> Rows<'a> {
             let pairs = file.key_stats.decode(types())?.into_iter();
             for ((stated, real), key) in pairs.zip(real.decode(types())?).zip(&self.columns.key) {
                 if let Some(reason) = wrong_stats(&stated, &real) {
-                    self.reasons
-                        .push(format!("column `{}`: {reason}", key.name));
+                    reasons.push(format!("column `{}`: {reason}", key.name));
                 }
             }
         }
         Ok(Found {
-            reasons: self.reasons,
+            reasons,
             values: self.values.finish()?,
         })
     }
