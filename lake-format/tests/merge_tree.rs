@@ -665,6 +665,39 @@ async fn a_changelog_has_all_changes_and_lives_as_long_as_its_snapshot() {
 }
 
 #[tokio::test]
+async fn a_changelog_is_sorted_by_key_then_sequence_field_then_number() {
+    let options = [("changelog-producer", "input"), ("sequence.field", "a")];
+    let fixture = Fixture::new(&options).await;
+    let changes = vec![insert(2, 5), insert(2, 3), insert(1, 9), insert(2, 5)];
+    fixture.write(&[changes]).await;
+    let rows = parquet_rows(&fixture, "changelog-u0-0.parquet").await;
+    let numbers = rows.column(1).as_primitive::<arrow::datatypes::Int64Type>();
+    assert_eq!(numbers.values(), &[2, 1, 0, 3]);
+}
+
+#[tokio::test]
+async fn merged_rows_are_inserts_with_the_number_of_their_last_change_or_deletes() {
+    let option = ("partial-update.remove-record-on-delete", "true");
+    let fixture = Fixture::new(&[("merge-engine", "partial-update"), option]).await;
+    let changes = vec![
+        insert(1, 5),
+        (RowKind::UpdateAfter, (2, None, None, None)),
+        (RowKind::UpdateAfter, (1, None, Some(7), None)),
+        insert(3, 1),
+        (RowKind::Delete, (3, Some(2), None, None)),
+    ];
+    fixture.write(&[changes]).await;
+    let rows = parquet_rows(&fixture, "data-u0-0.parquet").await;
+    let numbers = rows.column(1).as_primitive::<arrow::datatypes::Int64Type>();
+    assert_eq!(numbers.values(), &[2, 1, 4]);
+    // What changed once keeps its kind.
+    let kinds = rows.column(2).as_primitive::<arrow::datatypes::Int8Type>();
+    assert_eq!(kinds.values(), &[0, 2, 3]);
+    let rows = rows_of(&rows);
+    assert_eq!(rows[0], (1, Some(5), Some(7), None));
+}
+
+#[tokio::test]
 async fn abort_deletes_data_and_changelog() {
     let fixture = Fixture::new(&[("changelog-producer", "input")]).await;
     let before = fixture.names().await;
@@ -754,34 +787,31 @@ async fn problems_of(
 
 #[tokio::test]
 async fn the_check_finds_what_is_wrong_with_a_file() {
-    let rows = || vec![vec![insert(1, 1), insert(2, 2), insert(3, 3)]];
-    let found = problems_of(&[], &rows(), |_| ()).await;
+    let rows = vec![vec![insert(1, 1), insert(2, 2), insert(3, 3)]];
+    let found = problems_of(&[], &rows, |_| ()).await;
     assert!(found.is_empty(), "{found:?}");
-    let found = problems_of(&[], &rows(), |message| {
+    let found = problems_of(&[], &rows, |message| {
         let file = &mut message.new_files[0];
         std::mem::swap(&mut file.min_key, &mut file.max_key);
     });
     let expected =
         ["lowest", "highest"].map(|what| format!("its {what} key is another than the stated one"));
     assert_eq!(found.await, expected);
-    let found = problems_of(&[], &rows(), |message| {
-        message.new_files[0].max_sequence_number = 9
+    let found = problems_of(&[], &rows, |message| {
+        message.new_files[0].max_sequence_number = 9;
     });
     assert_eq!(
         found.await,
         ["sequence numbers 0 to 2 where 0 to 9 are stated"]
     );
-    let found = problems_of(&[], &rows(), |message| {
+    let found = problems_of(&[], &rows, |message| {
         message.new_files[0].delete_row_count = Some(1);
     });
     assert_eq!(found.await, ["0 retractions where 1 are stated"]);
     let other = Fixture::new(&[]).await;
     let other = other.write(&[vec![insert(2, 2)]]).await;
     let stats = other.new_files[0].key_stats.clone();
-    let found = problems_of(&[], &rows(), |message| {
-        message.new_files[0].key_stats = stats
-    })
-    .await;
+    let found = problems_of(&[], &rows, |message| message.new_files[0].key_stats = stats).await;
     assert!(found[0].contains("column `_KEY_k`"), "{found:?}");
 
     // The unmerged changes as a data file.
