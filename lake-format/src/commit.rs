@@ -27,6 +27,7 @@ mod tests;
 
 pub use conflict::Conflict;
 
+pub(crate) use conflict::find_overlap;
 pub(crate) use scan::newest_of;
 
 use base::Base;
