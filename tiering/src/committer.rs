@@ -562,7 +562,7 @@ fn new_ends(
 }
 
 fn sizes(committable: &Committable<CommitMessage>, files: &[CommitMessage]) -> Committed {
-    let all = || files.iter().flat_map(|message| &message.new_files);
+    let all = || files.iter().flat_map(CommitMessage::files);
     Committed {
         snapshot: 0,
         rows: committable.rows,
