@@ -23,6 +23,7 @@ mod assignments;
 mod databases;
 mod lake;
 mod partitions;
+mod rescale;
 mod tables;
 mod tiering;
 

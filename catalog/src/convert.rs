@@ -211,7 +211,8 @@ pub fn own_columns(schema: &TableSchema) -> &[DataField] {
 /// Why an existing lake table can't take the rows of `wanted`; `None` if it can.
 ///
 /// Names, types, nullability and order of the columns must be equal, ids and comments needn't; so
-/// must keys, `bucket`, `bucket-key`, partition names, and every option that Paimon never changes.
+/// must keys, `bucket-key`, partition names, and every option that Paimon never changes. Bucket counts
+/// must be equal too, or the table partitioned: the lake's is then that of new partitions and can follow.
 pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<String> {
     let columns = own_columns(existing);
     if let Some(reason) = column_difference(columns, &wanted.fields) {
@@ -237,7 +238,12 @@ pub fn incompatibility(existing: &TableSchema, wanted: &NewTable) -> Option<Stri
             options.get(key).map_or(default.to_owned(), Clone::clone)
         };
         let (theirs, ours) = (value(&existing.options), value(&wanted.options));
-        if theirs != ours {
+        let is_fixed = |count: &String| count.parse().is_ok_and(|count: i32| count > 0);
+        let follows = key == "bucket"
+            && !wanted.partition_keys.is_empty()
+            && is_fixed(&theirs)
+            && is_fixed(&ours);
+        if theirs != ours && !follows {
             return Some(format!(
                 "its option `{key}` is `{theirs}` instead of `{ours}`"
             ));

@@ -8,10 +8,12 @@ mod create;
 pub mod names;
 mod partition;
 pub mod properties;
+mod rescale;
 
 pub use alter::{Altered, ColumnPosition, TableChange, alter};
 pub use create::complete;
 pub use partition::{check_partition, ordered_spec};
+pub use rescale::{Counted, Rescale, rescale};
 
 /// What a cluster allows, and what it fills in.
 #[derive(Clone, Debug, PartialEq, Eq)]

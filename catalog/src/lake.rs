@@ -12,7 +12,7 @@ use object_store::path::Path;
 use weir_lake_format::paths::table_path;
 use weir_lake_format::{NewTable, SchemaChange, Table, TableSchema};
 use weir_protocol::descriptor::TableDescriptor;
-use weir_protocol::ids::{TableId, TablePath};
+use weir_protocol::ids::{TableId, TablePath, TotalBuckets};
 use weir_protocol::schema::Schema;
 
 use crate::clock::Clock;
@@ -32,6 +32,9 @@ pub use claim::{Claimed, claim, is_claim};
 const TIERING_USER: &str = "__fluss_lake_tiering";
 /// The snapshot property in which our tiering notes the table's id down.
 const TIERED_TABLE_ID: &str = "weir-table-id";
+
+/// Paimon's option with the bucket count of new partitions.
+const BUCKET: &str = "bucket";
 
 /// How often a change of a lake schema is tried against others.
 const SCHEMA_ATTEMPTS: u32 = 5;
@@ -70,6 +73,18 @@ pub trait LakeCatalog: Send + Sync + fmt::Debug {
         table: &TableDescriptor,
         changes: &[TableChange],
     ) -> Result<bool>;
+
+    /// Tells the lake table how many buckets new partitions get: its option `bucket`. Its files are
+    /// left as they are, each with the count of its own partition.
+    ///
+    /// # Errors
+    /// [`Error::Lake`] if there is no lake table, or if it has no fixed buckets.
+    async fn set_bucket_count(
+        &self,
+        path: &TablePath,
+        table: &TableDescriptor,
+        count: TotalBuckets,
+    ) -> Result<()>;
 
     /// Adds the columns that `next` has and `current` lacks, at the end. They may be there already.
     ///
@@ -126,6 +141,40 @@ impl PaimonCatalog {
             Err(weir_lake_format::Error::NotFound { .. }) => Ok(None),
             Err(error) => Err(failed(path, error)),
         }
+    }
+
+    /// Makes a lake table that is there the table's own, if it fits.
+    async fn take(
+        &self,
+        path: &TablePath,
+        lake_table: &Table,
+        wanted: (&TableDescriptor, &NewTable),
+        creation: LakeCreation,
+    ) -> Result<()> {
+        self.check_existing(path, lake_table, wanted, creation)
+            .await?;
+        match wanted.1.options.get(BUCKET) {
+            Some(count) => self.set_bucket_option(path, lake_table, count).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn set_bucket_option(
+        &self,
+        path: &TablePath,
+        lake_table: &Table,
+        count: &String,
+    ) -> Result<()> {
+        self.evolve(path, lake_table, |schema| {
+            if schema.options.get(BUCKET) == Some(count) {
+                return Ok(Vec::new());
+            }
+            Ok(vec![SchemaChange::SetOption {
+                name: BUCKET.to_owned(),
+                value: count.clone(),
+            }])
+        })
+        .await
     }
 
     async fn check_existing(
@@ -221,9 +270,7 @@ impl LakeCatalog for PaimonCatalog {
     ) -> Result<()> {
         let wanted = new_lake_table(path, table)?;
         if let Some(existing) = self.open(path, table).await? {
-            return self
-                .check_existing(path, &existing, (table, &wanted), creation)
-                .await;
+            return self.take(path, &existing, (table, &wanted), creation).await;
         }
         let schema = TableSchema::create(wanted.clone(), self.clock.now_ms())
             .map_err(|error| failed(path, error))?;
@@ -232,10 +279,7 @@ impl LakeCatalog for PaimonCatalog {
             Ok(_) => Ok(()),
             Err(weir_lake_format::Error::AlreadyExists { .. }) => {
                 match self.open(path, table).await? {
-                    Some(existing) => {
-                        self.check_existing(path, &existing, (table, &wanted), creation)
-                            .await
-                    }
+                    Some(existing) => self.take(path, &existing, (table, &wanted), creation).await,
                     None => Err(gone(path)),
                 }
             }
@@ -285,6 +329,19 @@ impl LakeCatalog for PaimonCatalog {
         })
         .await?;
         Ok(true)
+    }
+
+    async fn set_bucket_count(
+        &self,
+        path: &TablePath,
+        table: &TableDescriptor,
+        count: TotalBuckets,
+    ) -> Result<()> {
+        let Some(lake_table) = self.open(path, table).await? else {
+            return Err(gone(path));
+        };
+        self.set_bucket_option(path, &lake_table, &count.to_string())
+            .await
     }
 
     async fn add_columns(

@@ -66,6 +66,11 @@ impl FaultyStore {
         self.script.lock().calls
     }
 
+    /// How many commits were tried.
+    pub(crate) fn commits(&self) -> u32 {
+        self.script.lock().commits
+    }
+
     /// Call number `call`, of any kind, fails.
     pub(crate) fn fail_call(&self, call: u32, fault: Fault) {
         self.script.lock().failing_call = Some((call, fault));

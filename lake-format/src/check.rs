@@ -19,6 +19,7 @@ use crate::snapshot::Snapshot;
 use crate::table::Table;
 
 mod entries;
+mod keyed;
 mod rows;
 
 /// Manifests that are kept decoded between snapshots.
@@ -29,8 +30,8 @@ const CACHED_MANIFESTS: usize = 1024;
 pub enum CheckDepth {
     /// Snapshots, manifests, and that every data file exists with its stated size.
     Metadata,
-    /// All that, and every row of the data files of tables without a primary key: statistics,
-    /// partition and bucket.
+    /// All that, and every row of the data files: statistics, partition and bucket; with a primary
+    /// key its order, sequence numbers and kinds too.
     Rows,
 }
 
@@ -206,6 +207,7 @@ impl<'a> Check<'a> {
         self.apply(&snapshot.delta_manifest_list, delta, &mut live);
         self.counts(&name, &snapshot, &live, delta_records);
         self.buckets(&live);
+        self.overlaps(&snapshot, &live).await?;
         // What the snapshot before had was looked at there.
         let looked_at = self
             .before
@@ -213,6 +215,7 @@ impl<'a> Check<'a> {
             .is_some_and(|(before, _)| before + 1 == id);
         let unseen = live.values().filter(|_| !looked_at).chain(&added);
         self.files(unseen).await?;
+        self.changelog(&name, &snapshot).await?;
         self.before = Some((id, live));
         self.total_record_count = Some(snapshot.total_record_count);
         Ok(())
@@ -344,7 +347,12 @@ impl<'a> Check<'a> {
             let is_there = self.size(&reader.path, entry.file.file_size).await?;
             self.extra_files(&reader.path, &entry.file).await?;
             self.sequence(&entry.file);
-            if is_there && self.depth == CheckDepth::Rows && !schema.is_primary_key_table() {
+            if !is_there || self.depth != CheckDepth::Rows {
+                continue;
+            }
+            if schema.is_primary_key_table() {
+                self.keyed_rows(entry, &schema, reader).await?;
+            } else {
                 self.rows(entry, &schema, reader).await?;
             }
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::error::Result;
 use crate::manifest::{FileKey, FileKind, ManifestEntry};
+use crate::partition::Partition;
 use crate::snapshot::{CommitKind, Snapshot};
 use crate::table::{Table, TableIdentity};
 use crate::write::CommitMessage;
@@ -26,6 +27,7 @@ mod tests;
 
 pub use conflict::Conflict;
 
+pub(crate) use conflict::find_overlap;
 pub(crate) use scan::newest_of;
 
 use base::Base;
@@ -195,6 +197,24 @@ impl TableCommitter {
     /// The table.
     pub fn table(&self) -> &Table {
         &self.table
+    }
+
+    /// The bucket count of a partition's live files in the latest snapshot; `None` if it has none.
+    /// A commit of `commit_user` with files of another count is a [`Conflict::TotalBuckets`].
+    ///
+    /// The first time a partition is asked for, manifests are read newest first, and only those that
+    /// may speak of it; then it is remembered.
+    ///
+    /// # Errors
+    /// Whatever keeps snapshots and manifests from being read.
+    pub async fn total_buckets(
+        &mut self,
+        commit_user: &str,
+        partition: &Partition,
+    ) -> Result<Option<i32>> {
+        self.base.refresh(&self.table, commit_user).await?;
+        let partition = partition.to_bytes();
+        self.base.total_buckets(&self.table, &partition).await
     }
 
     /// Publishes the request as the next snapshot.

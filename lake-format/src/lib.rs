@@ -32,6 +32,7 @@ pub mod paths;
 mod predicate;
 mod read;
 mod references;
+mod row_kind;
 mod schema;
 mod snapshot;
 mod stats;
@@ -57,10 +58,13 @@ pub use partition::{Partition, escape, value_text};
 pub use paths::TablePaths;
 pub use predicate::Predicate;
 pub use read::{BatchStream, Filter, Split};
+pub use row_kind::RowKind;
 pub use schema::{NewTable, SCHEMA_VERSION, SchemaChange, TableSchema};
 pub use snapshot::{BATCH_COMMIT_IDENTIFIER, CommitKind, SNAPSHOT_VERSION, Snapshot};
 pub use stats::{ColumnStats, SimpleStats, StatsCollector, ValueStats};
 pub use store::{open_existing_warehouse, open_warehouse};
 pub use table::{Table, TableIdentity};
 pub use types::{DataField, DataType, TypeKind};
-pub use write::{CommitMessage, DataFileWriter, DictionaryChoice, WriteTarget, WriterOptions};
+pub use write::{
+    CommitMessage, DataFileWriter, DictionaryChoice, MergeTreeWriter, WriteTarget, WriterOptions,
+};

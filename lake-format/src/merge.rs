@@ -12,8 +12,10 @@ use arrow::array::RecordBatch;
 use arrow::row::{RowConverter, SortField};
 
 use crate::error::{Error, Result};
+use crate::row_kind::RowKind;
 
 mod aggregate;
+mod buffer;
 mod cell;
 mod heap;
 mod output;
@@ -21,9 +23,10 @@ mod partial_update;
 mod rule;
 mod run;
 
-use cell::{Held, Place};
+pub(crate) use buffer::{ChangeBuffer, SortedChanges};
+use cell::{Cell, Held, Place};
 use output::Output;
-pub(crate) use rule::{Rule, is_system_column};
+pub(crate) use rule::{Rule, SEQUENCE_NUMBER, VALUE_KIND, ignore_delete, is_system_column};
 use run::{Batch, Run};
 
 /// Rows of a merged batch, at most.
@@ -32,29 +35,13 @@ const OUTPUT_ROWS: usize = 8192;
 /// Bytes of batches that are read to their end and that rows of the next merged batch still lie in.
 const SPENT_BYTES: usize = 64 << 20;
 
-/// What a row does to its key (paimon: `RowKind`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Insert,
-    UpdateBefore,
-    UpdateAfter,
-    Delete,
-}
-
-impl Kind {
-    fn from_code(code: i8) -> Option<Self> {
-        match code {
-            0 => Some(Self::Insert),
-            1 => Some(Self::UpdateBefore),
-            2 => Some(Self::UpdateAfter),
-            3 => Some(Self::Delete),
-            _ => None,
-        }
-    }
-
-    fn is_retraction(self) -> bool {
-        matches!(self, Self::UpdateBefore | Self::Delete)
-    }
+/// What an engine that merges column by column makes of the versions of a key.
+#[derive(Debug)]
+struct Merged {
+    /// The columns that are read, sequence number and row kind aside.
+    cells: Vec<Cell>,
+    sequence: i64,
+    kind: RowKind,
 }
 
 /// One version of a key.
@@ -64,7 +51,7 @@ struct Version {
     /// The values of `sequence.field`, as bytes in their order; empty without that option.
     fields: Vec<u8>,
     sequence: i64,
-    kind: Kind,
+    kind: RowKind,
     level: i32,
     /// Which file is newer, where nothing else tells.
     age: usize,

@@ -152,6 +152,11 @@ impl<'a> TableOptions<'a> {
         self.get("data-file.prefix").unwrap_or("data-")
     }
 
+    /// `changelog-file.prefix`, `changelog-` by default.
+    pub fn changelog_file_prefix(&self) -> &'a str {
+        self.get("changelog-file.prefix").unwrap_or("changelog-")
+    }
+
     /// `data-file.path-directory`: a folder above the partitions, none by default.
     pub fn data_directory(&self) -> Option<&'a str> {
         self.get("data-file.path-directory")

@@ -1,10 +1,10 @@
-//! Writing the data files of one (partition, bucket) of an append table.
+//! Writing the data files of one (partition, bucket): of an append table ([`DataFileWriter`]) or of
+//! one with a primary key ([`MergeTreeWriter`]).
 
 use std::sync::Arc;
 
 use ::parquet::basic::{Compression, GzipLevel, ZstdLevel};
-use arrow::array::{Array, ArrayRef, RecordBatch, UInt32Array};
-use arrow::compute::take_record_batch;
+use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use object_store::ObjectStore;
 use object_store::path::Path;
@@ -15,13 +15,15 @@ use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::options::{BucketMode, TableOptions};
 use crate::partition::Partition;
-use crate::paths::{TablePaths, data_file_name, named};
 use crate::schema::TableSchema;
 
 mod conform;
 mod dictionary;
 mod int96;
+pub(crate) mod layout;
+pub mod merge_tree;
 mod nan;
+mod open_file;
 mod parquet;
 mod parquet_schema;
 mod rolling;
@@ -30,16 +32,10 @@ mod tests;
 mod upload;
 
 pub use dictionary::DictionaryChoice;
-use rolling::{FileContext, OpenFile};
+pub use merge_tree::MergeTreeWriter;
 
-/// Rows encoded in one go, so that a huge batch neither overshoots a row group nor holds a thread
-/// for long.
-const MAX_ROWS_PER_ENCODE: usize = 65_536;
-
-/// Bytes of rows with which a file is begun. An encoder takes some 100 KiB a column from its first
-/// row on: a writer of few rows, of which a process may have a thousand, keeps them as they are and
-/// has an encoder for the moment of its end only.
-const BEGIN_BYTES: usize = 1 << 20;
+use layout::Layout;
+use rolling::{Place, RollingFiles};
 
 /// Where rows go.
 #[derive(Clone, Debug)]
@@ -53,7 +49,8 @@ pub struct WriteTarget {
     /// The bucket count of the partition, which is stamped on the files; −1 in bucket-unaware
     /// tables.
     pub total_buckets: i32,
-    /// The sequence number of the first row.
+    /// The sequence number of the first row: with a primary key one above the highest in the bucket,
+    /// 0 in an empty one.
     pub first_sequence_number: i64,
 }
 
@@ -103,6 +100,16 @@ pub struct CommitMessage {
     pub total_buckets: i32,
     /// The files, in the order of their rows.
     pub new_files: Vec<DataFileMeta>,
+    /// Files of the changes as they came, in their order; only of tables with
+    /// `changelog-producer=input`. They lie beside the data files.
+    pub changelog_files: Vec<DataFileMeta>,
+}
+
+impl CommitMessage {
+    /// All files that were written, to be deleted if no snapshot names them.
+    pub fn files(&self) -> impl Iterator<Item = &DataFileMeta> {
+        self.new_files.iter().chain(&self.changelog_files)
+    }
 }
 
 /// Writes rows to Parquet files of one (partition, bucket), one file after the other.
@@ -113,60 +120,16 @@ pub struct CommitMessage {
 ///
 /// After an error, or if a call was cancelled, the writer only takes [`DataFileWriter::abort`].
 pub struct DataFileWriter {
-    context: FileContext,
+    files: RollingFiles,
     arrow_schema: SchemaRef,
-    total_buckets: i32,
-    bucket: i32,
-    partition: Partition,
-    options: WriterOptions,
-    /// Rows of the next file, before it is begun.
-    early: EarlyRows,
-    /// The file between its first and last batch. It stays after an error, to be aborted.
-    open: Option<Box<OpenFile>>,
-    /// Whether a call is at work, failed or was cancelled.
-    is_broken: bool,
-    next_sequence_number: i64,
+    target: WriteTarget,
     row_count: u64,
-    finished: Vec<DataFileMeta>,
-    /// All files begun, to be deleted on abort.
-    begun: Vec<Path>,
-}
-
-/// Rows that wait for enough others to begin a file with.
-#[derive(Default)]
-struct EarlyRows {
-    batches: Vec<RecordBatch>,
-    bytes: usize,
-}
-
-impl EarlyRows {
-    /// Keeps a copy of the rows: a slice, or a column that lies in the answer of a server, would hold
-    /// all that is around it for as long.
-    fn push(&mut self, batch: &RecordBatch) -> Result<()> {
-        let rows = UInt32Array::from_iter_values((0..).take(batch.num_rows()));
-        let rows = take_record_batch(batch, &rows).map_err(|source| Error::Arrow {
-            what: "rows of a new file".to_owned(),
-            source,
-        })?;
-        self.bytes += sliced_bytes(&rows);
-        self.batches.push(rows);
-        Ok(())
-    }
-}
-
-/// The bytes that the rows of a batch take, whatever else their buffers hold.
-fn sliced_bytes(batch: &RecordBatch) -> usize {
-    let bytes = |column: &ArrayRef| {
-        let sliced = column.to_data().get_slice_memory_size();
-        sliced.unwrap_or_else(|_| column.get_array_memory_size())
-    };
-    batch.columns().iter().map(bytes).sum()
 }
 
 impl std::fmt::Debug for DataFileWriter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DataFileWriter")
-            .field("folder", &self.context.folder)
+            .field("folder", self.files.folder())
             .field("rows", &self.row_count)
             .finish_non_exhaustive()
     }
@@ -184,36 +147,26 @@ impl DataFileWriter {
         store: Arc<dyn ObjectStore>,
         root: Path,
     ) -> Result<Self> {
+        if target.schema.is_primary_key_table() {
+            return Err(Error::Unsupported {
+                what: "writing a table with a primary key".to_owned(),
+                reason: "rows are not merged here".to_owned(),
+            });
+        }
         check_target(&target)?;
-        let schema = target.schema;
-        let table_options = TableOptions::new(&schema.options);
-        let compression = compression(table_options)?;
-        let partition_path = target.partition.path(&schema)?;
-        let folder = TablePaths::new(root).bucket_dir(
-            table_options.data_directory(),
-            &partition_path,
-            target.bucket,
-        )?;
-        let arrow_schema = schema.arrow_schema();
+        let place = Place {
+            layout: Layout::append(&target.schema),
+            prefix: TableOptions::new(&target.schema.options)
+                .data_file_prefix()
+                .to_owned(),
+            store,
+            root,
+        };
         Ok(Self {
-            context: FileContext {
-                schema,
-                compression,
-                folder,
-                store,
-            },
-            arrow_schema,
-            total_buckets: target.total_buckets,
-            bucket: target.bucket,
-            partition: target.partition,
-            options,
-            early: EarlyRows::default(),
-            open: None,
-            is_broken: false,
-            next_sequence_number: target.first_sequence_number,
+            files: RollingFiles::new(&target, options, place)?,
+            arrow_schema: target.schema.arrow_schema(),
+            target,
             row_count: 0,
-            finished: Vec::new(),
-            begun: Vec::new(),
         })
     }
 
@@ -225,23 +178,8 @@ impl DataFileWriter {
     /// file otherwise.
     pub async fn write(&mut self, batch: RecordBatch) -> Result<()> {
         let batch = conform::conform(&batch, &self.arrow_schema)?;
-        self.begin_call()?;
-        self.is_broken = false;
-        let mut start = 0;
-        while start < batch.num_rows() {
-            let length = MAX_ROWS_PER_ENCODE.min(batch.num_rows() - start);
-            let rows = batch.slice(start, length);
-            self.row_count += length as u64;
-            start += length;
-            if self.open.is_some() {
-                self.write_rows(vec![rows]).await?;
-                continue;
-            }
-            self.early.push(&rows)?;
-            if self.early.bytes >= self.begin_bytes() {
-                self.begin_with_early_rows().await?;
-            }
-        }
+        self.files.write(&batch).await?;
+        self.row_count += batch.num_rows() as u64;
         Ok(())
     }
 
@@ -251,13 +189,7 @@ impl DataFileWriter {
     /// # Errors
     /// As [`DataFileWriter::write`].
     pub async fn flush(&mut self) -> Result<()> {
-        self.begin_with_early_rows().await?;
-        self.begin_call()?;
-        if let Some(file) = &mut self.open {
-            file.flush(&self.context).await?;
-        }
-        self.is_broken = false;
-        Ok(())
+        self.files.flush().await
     }
 
     /// Rows written so far.
@@ -268,17 +200,13 @@ impl DataFileWriter {
     /// Bytes held in memory: rows before a file is begun, encoded pages, open pages, parts on their
     /// way to the store.
     pub fn memory_bytes(&self) -> usize {
-        let open = self.open.as_ref().map_or(0, |file| file.memory_bytes());
-        self.early.bytes + open
+        self.files.memory_bytes()
     }
 
     /// Which columns get a dictionary, once enough rows were seen to tell; for other writers of the
     /// same schema.
     pub fn dictionary(&self) -> Option<&DictionaryChoice> {
-        self.options
-            .dictionary
-            .as_ref()
-            .filter(|choice| choice.is_settled())
+        self.files.dictionary()
     }
 
     /// Ends the open file. The files are durable as the store makes them, and named by nothing yet.
@@ -286,15 +214,23 @@ impl DataFileWriter {
     /// # Errors
     /// As [`DataFileWriter::write`]; all files begun are deleted as far as possible then.
     pub async fn finish(mut self) -> Result<CommitMessage> {
-        if let Err(error) = self.end_file().await {
-            self.delete_files().await.ok();
+        if let Err(error) = self.files.end_file().await {
+            self.files.delete_files().await.ok();
             return Err(error);
         }
+        let mut new_files = self.files.take_finished();
+        let mut next = self.target.first_sequence_number;
+        for file in &mut new_files {
+            file.min_sequence_number = next;
+            next += file.row_count;
+            file.max_sequence_number = next - 1;
+        }
         Ok(CommitMessage {
-            partition: self.partition,
-            bucket: self.bucket,
-            total_buckets: self.total_buckets,
-            new_files: self.finished,
+            partition: self.target.partition,
+            bucket: self.target.bucket,
+            total_buckets: self.target.total_buckets,
+            new_files,
+            changelog_files: Vec::new(),
         })
     }
 
@@ -304,98 +240,7 @@ impl DataFileWriter {
     /// [`Error::Store`] with the first file that could not be deleted; the others are deleted all
     /// the same.
     pub async fn abort(mut self) -> Result<()> {
-        self.delete_files().await
-    }
-
-    fn begin_bytes(&self) -> usize {
-        let target = usize::try_from(self.options.target_file_size).unwrap_or(usize::MAX);
-        BEGIN_BYTES.min(self.options.row_group_bytes).min(target)
-    }
-
-    async fn begin_with_early_rows(&mut self) -> Result<()> {
-        let early = std::mem::take(&mut self.early);
-        if early.batches.is_empty() {
-            return Ok(());
-        }
-        self.write_rows(early.batches).await
-    }
-
-    async fn write_rows(&mut self, batches: Vec<RecordBatch>) -> Result<()> {
-        self.begin_call()?;
-        let file = match self.open.take() {
-            Some(file) => file,
-            None => self.begin_file(&batches)?,
-        };
-        let file = self.open.insert(file);
-        file.write(batches, self.options.row_group_bytes, &self.context)
-            .await?;
-        let is_full = file.file_bytes() as u64 >= self.options.target_file_size;
-        self.is_broken = false;
-        if is_full {
-            self.end_file().await
-        } else {
-            Ok(())
-        }
-    }
-
-    fn begin_file(&mut self, batches: &[RecordBatch]) -> Result<Box<OpenFile>> {
-        let known = self.options.dictionary.as_ref();
-        if known.is_none_or(|choice| !choice.is_settled())
-            && let Some(largest) = batches.iter().max_by_key(|batch| batch.num_rows())
-        {
-            self.options.dictionary = Some(DictionaryChoice::sample(largest));
-        }
-        let prefix = TableOptions::new(&self.context.schema.options).data_file_prefix();
-        let name = data_file_name(prefix, &self.options.file_uuid, self.begun.len());
-        let path = named(&self.context.folder, &name)?;
-        self.begun.push(path.clone());
-        let file = OpenFile::new(path, &self.arrow_schema, &self.options, &self.context)?;
-        Ok(Box::new(file))
-    }
-
-    async fn end_file(&mut self) -> Result<()> {
-        self.begin_call()?;
-        let rest = std::mem::take(&mut self.early).batches;
-        if self.open.is_none() && !rest.is_empty() {
-            self.open = Some(self.begin_file(&rest)?);
-        }
-        let Some(file) = &mut self.open else {
-            self.is_broken = false;
-            return Ok(());
-        };
-        let mut meta = file.finish(rest, &self.context).await?;
-        self.open = None;
-        meta.min_sequence_number = self.next_sequence_number;
-        self.next_sequence_number += meta.row_count;
-        meta.max_sequence_number = self.next_sequence_number - 1;
-        meta.creation_time = Some(self.options.local_now_ms);
-        self.finished.push(meta);
-        self.is_broken = false;
-        Ok(())
-    }
-
-    /// Marks the writer as broken until the call has succeeded.
-    fn begin_call(&mut self) -> Result<()> {
-        if !std::mem::replace(&mut self.is_broken, true) {
-            return Ok(());
-        }
-        let path = self.begun.last().unwrap_or(&self.context.folder);
-        Err(Error::WriterBroken {
-            path: path.to_string(),
-        })
-    }
-
-    async fn delete_files(&mut self) -> Result<()> {
-        let mut outcome = Ok(());
-        self.is_broken = true;
-        if let Some(file) = self.open.take() {
-            outcome = file.abort().await;
-        }
-        for path in std::mem::take(&mut self.begun) {
-            let deleted = rolling::delete(&self.context.store, &path).await;
-            outcome = outcome.and(deleted);
-        }
-        outcome
+        self.files.delete_files().await
     }
 }
 
@@ -408,20 +253,20 @@ pub fn check_rows(batch: &RecordBatch, schema: &SchemaRef) -> Result<()> {
     conform::conform(batch, schema).map(drop)
 }
 
+/// Whether a bucket is one of the table's, and new rows are put into such.
 fn check_target(target: &WriteTarget) -> Result<()> {
     let (bucket, total_buckets) = (target.bucket, target.total_buckets);
     let fits = match target.schema.bucket_mode()? {
         BucketMode::Unaware => bucket == 0 && total_buckets == UNAWARE_TOTAL_BUCKETS,
         BucketMode::Fixed(_) => (0..total_buckets).contains(&bucket),
-        BucketMode::Dynamic | BucketMode::Postpone => false,
+        BucketMode::Dynamic | BucketMode::Postpone => {
+            return Err(Error::Unsupported {
+                what: "writing a table whose option `bucket` is no positive number".to_owned(),
+                reason: "which bucket a row is in is decided in ways that are not known here"
+                    .to_owned(),
+            });
+        }
     };
-    if target.schema.is_primary_key_table() {
-        let what = "writing a table with a primary key".to_owned();
-        return Err(Error::Unsupported {
-            what,
-            reason: "rows are not merged here".to_owned(),
-        });
-    }
     if !fits {
         let reason = format!("{bucket} of {total_buckets} buckets does not fit the table");
         return Err(Error::bad_value("bucket", reason));

@@ -45,6 +45,7 @@ fn append(user: &str, number: i64) -> CommitRequest {
             bucket: 0,
             total_buckets: -1,
             new_files: vec![DataFileMeta::append(&name, 10, 100, 0)],
+            changelog_files: Vec::new(),
         }],
         deletes: Vec::new(),
         properties: BTreeMap::new(),

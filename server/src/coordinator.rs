@@ -4,6 +4,7 @@
 //! between the two leaves undone is done at the next start.
 
 mod activation;
+mod bucket_counts;
 mod lake;
 mod leaders;
 mod rounds;
@@ -190,10 +191,7 @@ impl Coordinator {
         changes: &[TableChange],
         if_missing: IfMissing,
     ) -> Result<(), Error> {
-        self.parts
-            .catalog
-            .alter_table(path, changes, if_missing)
-            .await?;
+        self.change_table(path, changes, if_missing).await?;
         let table = match self.parts.reads.table(path).await {
             Err(Error::Catalog(weir_catalog::Error::TableNotExist { .. })) => return Ok(()),
             other => other?,

@@ -239,6 +239,8 @@ impl Ground {
         back.spawn_critical("the clock of partitions", ticker);
         let sweeper = Arc::clone(&coordinator).discard_loop();
         back.spawn_critical("the sweep of offsets files", sweeper);
+        let counts = Arc::clone(&coordinator).bucket_count_loop();
+        back.spawn_critical("the lake's bucket counts", counts);
         let entrance = self.open_doors(listeners, &nodes, (coordinator, &running.tablets), &front);
         let guard = |shutdown: &Shutdown| shutdown.token().clone().drop_guard();
         Ok(RunningServer {

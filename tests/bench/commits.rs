@@ -74,6 +74,7 @@ fn request(number: usize, files: usize) -> CommitRequest {
         bucket: i32::try_from(place % FILES).unwrap_or(0),
         total_buckets: i32::try_from(FILES).unwrap_or(1),
         new_files: vec![file(number * MANY_FILES + place)],
+        changelog_files: Vec::new(),
     };
     CommitRequest {
         commit_user: "bench".to_owned(),

@@ -18,6 +18,7 @@ mod compaction;
 mod damage;
 mod refused_start;
 mod replay;
+mod rescale;
 mod restart;
 mod retention;
 mod walking_path;

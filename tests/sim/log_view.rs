@@ -32,6 +32,8 @@ pub(crate) struct LogView {
     pub(crate) registered_ends: BTreeMap<Place, i64>,
     /// Bucket counts by partition name; of a table without partitions under the empty name.
     pub(crate) counts: BTreeMap<String, i32>,
+    /// Ids of partitions by name.
+    pub(crate) partitions: BTreeMap<String, PartitionId>,
 }
 
 type Error = weir_protocol::client::Error;
@@ -82,6 +84,9 @@ async fn look(client: &Client, table: &Table, depth: Depth) -> Result<Option<Log
             .collect();
     }
     for (partition, name, routing_count) in groups {
+        if let Some(id) = partition {
+            view.partitions.insert(name.clone(), id);
+        }
         view.counts.insert(name, routing_count.0);
         let request = OffsetsRequest {
             path: table.path.clone(),

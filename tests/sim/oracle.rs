@@ -98,8 +98,12 @@ impl Oracle {
                 lacking.push(format!("{}: no server", table.path));
                 continue;
             };
+            let walled = walled(world, table, &view).await?;
             let seen = self.tables.entry(table.path.clone()).or_default();
             for (place, bucket) in &view.buckets {
+                if place.0.is_some_and(|id| walled.contains_key(&id)) {
+                    continue;
+                }
                 let end = seen.ends.get(place).copied().unwrap_or(0);
                 match bucket.high_watermark {
                     Some(high_watermark) if high_watermark <= end => {}
@@ -116,7 +120,12 @@ impl Oracle {
                     ));
                 }
             }
-            let missing = table.owed().find(|id| !seen.rows.contains(id));
+            let is_walled = |id: &RowId| {
+                let part = table.sent.get(id);
+                part.is_some_and(|part| walled.values().any(|name| name == part))
+            };
+            let mut missing = table.owed().filter(|id| !seen.rows.contains(id));
+            let missing = missing.find(|id| !is_walled(id));
             if let Some(missing) = missing {
                 lacking.push(format!(
                     "{}: row {missing:?} is not in the lake",
@@ -152,6 +161,39 @@ impl Oracle {
         }
         Ok(count)
     }
+}
+
+/// Partitions of whose name the lake has files of another bucket count: they wait for a person, all
+/// others go on.
+async fn walled(
+    world: &World,
+    table: &Table,
+    view: &LogView,
+) -> Result<BTreeMap<PartitionId, String>, Violation> {
+    let mut walled = BTreeMap::new();
+    let several = table.counts.values().any(|counts| counts.len() > 1);
+    if !(table.is_bucketed && table.is_partitioned && several) {
+        return Ok(walled);
+    }
+    let Some(lake) = open(world, &table.path).await? else {
+        return Ok(walled);
+    };
+    let Some(newest) = lake.latest_snapshot().await.map_err(text)? else {
+        return Ok(walled);
+    };
+    let schema = lake.latest_schema().await.map_err(text)?;
+    for entry in lake.live_entries(&newest).await.map_err(text)? {
+        let partition = Partition::from_bytes(&entry.partition, &schema).map_err(text)?;
+        let described = partition.describe(&schema);
+        let name = described.rsplit('=').next().unwrap_or_default();
+        let (count, id) = (view.counts.get(name), view.partitions.get(name));
+        if let (Some(count), Some(id)) = (count, id)
+            && *count != entry.total_buckets
+        {
+            walled.insert(*id, name.to_owned());
+        }
+    }
+    Ok(walled)
 }
 
 /// Partitions keep the count that they were first seen with, as long as they are the same.

@@ -293,9 +293,9 @@ pub enum TableCommand {
         after_help = "Example:\n  weir table create demo.events --column 'id BIGINT NOT NULL' --column 'day STRING' --partition-by day --buckets 4"
     )]
     Create(TableCreate),
-    /// Changes options, or adds a nullable column at the end.
+    /// Changes options or the bucket count of new partitions, or adds a nullable column at the end.
     #[command(
-        after_help = "Examples, options and columns one command each:\n  weir table alter demo.events --set table.datalake.freshness=30s\n  weir table alter demo.events --add-column 'note STRING'"
+        after_help = "Examples, options and columns one command each:\n  weir table alter demo.events --set table.datalake.freshness=30s\n  weir table alter demo.events --set bucket.num=8 --yes\n  weir table alter demo.events --add-column 'note STRING'"
     )]
     Alter(TableAlter),
     /// Drops a table; its lake table stays.
@@ -378,6 +378,9 @@ pub struct TableAlter {
     /// Adds a column, `NAME TYPE`; may be repeated.
     #[arg(long = "add-column", value_name = "COLUMN")]
     pub columns: Vec<String>,
+    /// Goes on where a change shuts older clients out of the table.
+    #[arg(long)]
+    pub yes: bool,
 }
 
 /// `weir table drop`.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use weir_catalog::clock::Clock;
 use weir_lake_format::commit::{BaseView, CommitOutcome, CommitRequest, GuardRefusal, RetryPolicy};
 use weir_lake_format::write::CommitMessage;
-use weir_lake_format::{BATCH_COMMIT_IDENTIFIER, CommitKind, Snapshot};
+use weir_lake_format::{BATCH_COMMIT_IDENTIFIER, CommitKind, Partition, Snapshot};
 use weir_protocol::ids::{LogOffset, TableBucket, TableId};
 
 use crate::bad_records::Stamp;
@@ -117,6 +117,23 @@ pub struct Committed {
 }
 
 impl Committer {
+    /// The bucket count of a partition's files in the lake; `None` if it has none. Files of another
+    /// count can't be added to it.
+    ///
+    /// # Errors
+    /// [`Error::Lake`].
+    pub async fn total_buckets(
+        &self,
+        table: TableId,
+        partition: &Partition,
+    ) -> Result<Option<i32>> {
+        let mut lake = self.committers.take(&self.lake, table);
+        let found = lake.total_buckets(COMMIT_USER, partition).await;
+        let found = found.map_err(|e| self.lake.error(e))?;
+        self.committers.put_back(table, lake);
+        Ok(found)
+    }
+
     /// What a round may build on. A snapshot of ours that the cluster lacks is registered first.
     ///
     /// # Errors
@@ -545,7 +562,7 @@ fn new_ends(
 }
 
 fn sizes(committable: &Committable<CommitMessage>, files: &[CommitMessage]) -> Committed {
-    let all = || files.iter().flat_map(|message| &message.new_files);
+    let all = || files.iter().flat_map(CommitMessage::files);
     Committed {
         snapshot: 0,
         rows: committable.rows,

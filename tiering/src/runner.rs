@@ -202,7 +202,9 @@ impl Runner {
         offsets.known.let_go.clone_from(&signals.let_go);
         let (book, bad_records) = self.bad_records(lease, &info, &base).await?;
         let floors = self.floors(lease, &committer.lake).await?;
-        let splits = enumerate(&view, &offsets.known)?;
+        let mut splits = enumerate(&view, &offsets.known)?;
+        let walled = self.wall_off(&committer, &info, &base, &mut splits).await?;
+        offsets.faults.extend(walled);
         base.keep_live(&bucket_groups(&view)?);
         let freshness = freshness(&info)?;
         let limits = self.limits(freshness);
@@ -291,6 +293,42 @@ impl Runner {
         let none_pending = policy == Policy::Stop && diverted.is_empty();
         self.committers.note_pending(lease, none_pending);
         Ok((Some(book), BadRecordRules { policy, diverted }))
+    }
+
+    /// Takes out the splits of partitions whose files in the lake have another bucket count: those
+    /// of a partition of the same name that was dropped. Asked once for each partition, before its
+    /// first rows.
+    async fn wall_off(
+        &self,
+        committer: &Committer,
+        info: &TableInfo,
+        base: &Base,
+        splits: &mut Vec<Split>,
+    ) -> Result<Vec<(TableBucket, Trouble)>> {
+        let lake = &committer.lake;
+        let mut walled = BTreeMap::new();
+        if !lake.is_bucket_unaware() {
+            let known: BTreeSet<_> = base.ends.keys().map(|bucket| bucket.partition).collect();
+            for split in splits.iter() {
+                let id = split.bucket.partition;
+                if id.is_none() || known.contains(&id) || walled.contains_key(&id) {
+                    continue;
+                }
+                let partition = lake.partition(info, split.partition.as_deref())?;
+                let found = committer.total_buckets(info.id, &partition).await?;
+                let other = found.filter(|found| *found != split.total_buckets.0);
+                walled.insert(id, other);
+            }
+        }
+        let mut faults = Vec::new();
+        splits.retain(|split| {
+            let Some(Some(other)) = walled.get(&split.bucket.partition) else {
+                return true;
+            };
+            faults.push((split.bucket, other_layout(split, *other)));
+            false
+        });
+        Ok(faults)
     }
 
     async fn view(&self, lease: &Lease, info: &TableInfo) -> Result<TableView> {
@@ -505,6 +543,16 @@ impl Looked {
         }
         self.known.unavailable.extend(failed);
     }
+}
+
+/// Why a partition can't be written.
+fn other_layout(split: &Split, other: i32) -> Trouble {
+    let name = split.partition.as_deref().unwrap_or_default();
+    let ours = split.total_buckets;
+    Trouble::lasting(format!(
+        "partition {name} has {ours} buckets, but the lake still has files of {other} buckets of an earlier \
+         partition of that name: delete or rewrite those, or drop the partition and make one of another name"
+    ))
 }
 
 fn cancelled(lease: &Lease) -> Error {

@@ -274,7 +274,7 @@ impl Catalog {
     ) -> Result<Option<Table>> {
         let first_id = &OnceLock::new();
         let what = format!("altering table {path}");
-        let altered = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |_| {
+        let altered = occ::update(&*self.store, &what, DEFAULT_ATTEMPTS, |attempt| {
             async move {
                 let Some(table) = self.find_table(path).await? else {
                     return match if_missing {
@@ -289,6 +289,9 @@ impl Catalog {
                     Altered::Unchanged => Ok(Decision::Done(true)),
                     Altered::Properties(next) => self.decide_properties(table, next, changes).await,
                     Altered::Schema(next) => self.decide_schema(table, next).await,
+                    Altered::BucketCount(next) => {
+                        self.decide_bucket_count(table, next, attempt).await
+                    }
                 }
             }
             .boxed()
@@ -388,7 +391,7 @@ impl Catalog {
         .await
     }
 
-    fn lake_of(&self, path: &TablePath) -> Result<&dyn LakeCatalog> {
+    pub(super) fn lake_of(&self, path: &TablePath) -> Result<&dyn LakeCatalog> {
         match &self.lake {
             Some(lake) => Ok(&**lake),
             None => Err(Error::LakeNotConfigured { path: path.clone() }),
@@ -414,11 +417,14 @@ impl Catalog {
 }
 
 /// Whether the lake gets the rows of this table.
-fn is_lake_enabled(path: &TablePath, table: &TableDescriptor) -> Result<bool> {
+pub(super) fn is_lake_enabled(path: &TablePath, table: &TableDescriptor) -> Result<bool> {
     properties::TableProperties::new(path, &table.properties).datalake_enabled()
 }
 
-async fn within<T>(path: &TablePath, call: impl Future<Output = Result<T>>) -> Result<T> {
+pub(super) async fn within<T>(
+    path: &TablePath,
+    call: impl Future<Output = Result<T>>,
+) -> Result<T> {
     match tokio::time::timeout(LAKE_DEADLINE, call).await {
         Ok(result) => result,
         Err(elapsed) => Err(Error::Lake {

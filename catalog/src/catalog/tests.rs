@@ -4,10 +4,11 @@ mod histories;
 mod lake_snapshots;
 mod leaders;
 mod partitions;
+mod rescale;
 mod tables;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use async_trait::async_trait;
 use object_store::memory::InMemory;
@@ -42,9 +43,15 @@ struct FakeLake {
     calls: AtomicU32,
     fail_call: AtomicU32,
     tables: parking_lot::Mutex<BTreeMap<TablePath, usize>>,
+    /// What it was told last; 0 before.
+    buckets: AtomicI32,
 }
 
 impl FakeLake {
+    fn buckets(&self) -> Option<i32> {
+        Some(self.buckets.load(Ordering::SeqCst)).filter(|count| *count > 0)
+    }
+
     fn call(&self, path: &TablePath) -> Result<()> {
         let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
         if call == self.fail_call.load(Ordering::SeqCst) {
@@ -82,6 +89,17 @@ impl LakeCatalog for FakeLake {
     ) -> Result<bool> {
         self.call(path)?;
         Ok(self.tables.lock().contains_key(path))
+    }
+
+    async fn set_bucket_count(
+        &self,
+        path: &TablePath,
+        _table: &TableDescriptor,
+        count: TotalBuckets,
+    ) -> Result<()> {
+        self.call(path)?;
+        self.buckets.store(count.0, Ordering::SeqCst);
+        self.call(path)
     }
 
     async fn add_columns(
@@ -183,6 +201,13 @@ fn log_table() -> TableDescriptor {
 fn partitioned() -> TableDescriptor {
     let mut table = log_table();
     table.partition_keys = vec!["dt".to_owned()];
+    table
+}
+
+/// Partitioned, with a lake that has fixed buckets.
+fn keyed() -> TableDescriptor {
+    let mut table = lake_enabled(partitioned());
+    table.bucket_keys = vec!["id".to_owned()];
     table
 }
 

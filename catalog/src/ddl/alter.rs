@@ -1,7 +1,7 @@
 //! Changes of a table.
 
 use weir_protocol::descriptor::TableDescriptor;
-use weir_protocol::ids::TablePath;
+use weir_protocol::ids::{TablePath, TotalBuckets};
 use weir_protocol::schema::{Column, Schema};
 
 use super::Rules;
@@ -57,11 +57,22 @@ pub enum TableChange {
         /// The column.
         name: String,
     },
-    /// Changes how many buckets new partitions get: refused so far.
+    /// Changes how many buckets new partitions get; alone in its request.
     BucketCount {
         /// The new count.
         count: i32,
     },
+}
+
+impl TableChange {
+    /// Whether it is about the bucket count, in either form of it.
+    pub fn is_of_bucket_count(&self) -> bool {
+        match self {
+            Self::BucketCount { .. } => true,
+            Self::Set { key, .. } | Self::Reset { key } => key == BUCKET_NUMBER,
+            _ => false,
+        }
+    }
 }
 
 /// What changes make of a table.
@@ -73,6 +84,8 @@ pub enum Altered {
     Properties(TableDescriptor),
     /// Another schema, which gets the next schema id.
     Schema(Schema),
+    /// This many buckets for new partitions, perhaps as many as before; see [`super::rescale`].
+    BucketCount(TotalBuckets),
 }
 
 /// Name of the connector's option that stands for [`TableChange::BucketCount`].
@@ -80,10 +93,11 @@ const BUCKET_NUMBER: &str = "bucket.num";
 
 /// Decides what `changes` make of a table.
 ///
-/// * Properties and columns can't change in one request.
+/// * Properties and columns can't change in one request, and the bucket count with nothing else.
 ///
 /// # Errors
-/// [`Error::InvalidAlterTable`], and those of [`super::complete`] for what the table would become.
+/// [`Error::InvalidAlterTable`], [`Error::TooManyBuckets`], and those of [`super::complete`] for what the
+/// table would become.
 pub fn alter(
     path: &TablePath,
     table: &TableDescriptor,
@@ -96,13 +110,9 @@ pub fn alter(
             reason,
         })
     };
-    let changes_buckets = |change: &TableChange| match change {
-        TableChange::BucketCount { .. } => true,
-        TableChange::Set { key, .. } | TableChange::Reset { key } => key == BUCKET_NUMBER,
-        _ => false,
-    };
-    if changes.iter().any(changes_buckets) {
-        return refused("changing `bucket.num` is not supported yet".to_owned());
+    if let Some(count) = bucket_count(path, changes)? {
+        check_bucket_count(path, table, count, rules)?;
+        return Ok(Altered::BucketCount(TotalBuckets(count)));
     }
     let is_property = |change: &TableChange| {
         matches!(change, TableChange::Set { .. } | TableChange::Reset { .. })
@@ -115,6 +125,71 @@ pub fn alter(
         return refused("properties and columns can't change in one request".to_owned());
     }
     alter_properties(path, table, changes, rules)
+}
+
+/// The bucket count that the changes ask for, in either form.
+fn bucket_count(path: &TablePath, changes: &[TableChange]) -> Result<Option<i32>> {
+    let refused = |reason: String| {
+        Err(Error::InvalidAlterTable {
+            path: path.clone(),
+            reason,
+        })
+    };
+    if !changes.iter().any(TableChange::is_of_bucket_count) {
+        return Ok(None);
+    }
+    match changes {
+        [TableChange::BucketCount { count }] => Ok(Some(*count)),
+        [TableChange::Set { value, .. }] => match value.trim().parse() {
+            Ok(count) => Ok(Some(count)),
+            Err(_) => refused(format!(
+                "`{BUCKET_NUMBER}` is `{value}`, which is no integer"
+            )),
+        },
+        [_] => refused(format!("`{BUCKET_NUMBER}` can be set, not reset")),
+        _ => refused(format!(
+            "`{BUCKET_NUMBER}` changes alone: send the other changes in a request of their own"
+        )),
+    }
+}
+
+fn check_bucket_count(
+    path: &TablePath,
+    table: &TableDescriptor,
+    count: i32,
+    rules: &Rules,
+) -> Result<()> {
+    let refused = |reason: &str| {
+        Err(Error::InvalidAlterTable {
+            path: path.clone(),
+            reason: format!("`{BUCKET_NUMBER}` can't change: {reason}"),
+        })
+    };
+    if !table.is_partitioned() {
+        return refused("the table has no partitions, and the rows it holds are not moved");
+    }
+    if count < 1 {
+        return refused("it must be at least 1");
+    }
+    if count > rules.max_bucket_count {
+        return Err(Error::TooManyBuckets {
+            path: path.clone(),
+            found: i64::from(count),
+            max: rules.max_bucket_count,
+        });
+    }
+    let is = |key: &str, wanted: &str| {
+        let value = table.properties.get(key);
+        value.is_some_and(|value| value.eq_ignore_ascii_case(wanted))
+    };
+    if is(properties::MERGE_ENGINE, "aggregation") {
+        return refused("the merge engine `aggregation` does not allow it");
+    }
+    let has_lake = TableProperties::new(path, &table.properties).datalake_enabled()?;
+    if has_lake && !is(properties::DATALAKE_FORMAT, "paimon") {
+        return refused("the table's lake format has one bucket count for all partitions");
+    }
+    Ok(())
 }
 
 fn alter_properties(

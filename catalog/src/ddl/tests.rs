@@ -345,8 +345,6 @@ fn properties_are_set_and_reset_where_the_reference_allows_it() {
         set("table.nosuch", "1"),
         set("table.kv.standby-replica.enabled", "true"),
         reset("table.log.format"),
-        set("bucket.num", "8"),
-        TableChange::BucketCount { count: 8 },
     ] {
         let error = altered(&table, std::slice::from_ref(&change)).unwrap_err();
         assert!(

@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use super::{CACHED_MANIFESTS, Check, Live};
 use crate::binary_row::BinaryRow;
+use crate::commit::find_overlap;
 use crate::error::Result;
 use crate::manifest::{FileKind, ManifestEntry};
 use crate::manifest_list::ManifestFileMeta;
 use crate::partition::Partition;
 use crate::read::DataFileReader;
 use crate::schema::TableSchema;
+use crate::snapshot::Snapshot;
 
 impl Check<'_> {
     /// The entries of manifests in order, each manifest checked when it is met first.
@@ -141,6 +143,18 @@ impl Check<'_> {
         for (name, reason) in found {
             self.problem(name, reason);
         }
+    }
+
+    /// The files of a level above 0 share no key.
+    pub(super) async fn overlaps(&mut self, snapshot: &Snapshot, live: &Live) -> Result<()> {
+        let Some(schema) = self.schema(snapshot.schema_id).await? else {
+            return Ok(());
+        };
+        let found = find_overlap(live.values(), &schema);
+        if let Some(Some(overlap)) = self.note(&format!("snapshot-{}", snapshot.id), found)? {
+            self.problem(&snapshot.delta_manifest_list, overlap.to_string());
+        }
+        Ok(())
     }
 
     /// Where the file of an entry is.

@@ -8,6 +8,7 @@ use futures::TryStreamExt;
 use super::Check;
 use crate::binary_row::BinaryRow;
 use crate::bucket::{bucket_of_key, mod_bucket_of};
+use crate::data_file::DataFileMeta;
 use crate::datum::Datum;
 use crate::error::{Error, Result};
 use crate::manifest::ManifestEntry;
@@ -42,23 +43,34 @@ impl Check<'_> {
         let Some(found) = self.read_rows(&object, &split, schema).await? else {
             return Ok(());
         };
-        let real = crate::DataFileMeta {
+        let real = DataFileMeta {
             value_stats: found.stats,
             value_stats_cols: found.columns,
             ..entry.file.clone()
         };
+        self.value_stats(&object, entry, &real, schema)
+    }
+
+    /// The stated statistics of a file against the real ones.
+    pub(super) fn value_stats(
+        &mut self,
+        object: &str,
+        entry: &ManifestEntry,
+        real: &DataFileMeta,
+        schema: &TableSchema,
+    ) -> Result<()> {
         let stated = Table::file_stats(&entry.file, schema);
-        let Some(stated) = self.note(&object, stated)? else {
+        let Some(stated) = self.note(object, stated)? else {
             return Ok(());
         };
-        let real = Table::file_stats(&real, schema);
-        let Some(real) = self.note(&object, real)? else {
+        let real = Table::file_stats(real, schema);
+        let Some(real) = self.note(object, real)? else {
             return Ok(());
         };
         for (name, stated) in stated {
             let real = real.iter().find(|(column, _)| *column == name);
             if let Some(reason) = real.and_then(|(_, real)| wrong_stats(&stated, real)) {
-                self.problem(&object, format!("column `{name}`: {reason}"));
+                self.problem(object, format!("column `{name}`: {reason}"));
             }
         }
         Ok(())
@@ -106,7 +118,7 @@ impl Check<'_> {
 }
 
 /// A collector that cuts no bound.
-fn full_stats(schema: &TableSchema) -> Result<StatsCollector> {
+pub(super) fn full_stats(schema: &TableSchema) -> Result<StatsCollector> {
     let mut schema = schema.clone();
     schema.options.retain(|name, _| !name.contains("stats"));
     schema
@@ -116,7 +128,7 @@ fn full_stats(schema: &TableSchema) -> Result<StatsCollector> {
 }
 
 /// How stated statistics are wrong of what is there, if they are.
-fn wrong_stats(stated: &ColumnStats, real: &ColumnStats) -> Option<String> {
+pub(super) fn wrong_stats(stated: &ColumnStats, real: &ColumnStats) -> Option<String> {
     if let (Some(stated), Some(real)) = (stated.null_count, real.null_count)
         && stated != real
     {
@@ -152,7 +164,11 @@ fn are_equal_zeros(a: &Datum, b: &Datum) -> bool {
 }
 
 /// The first row of a batch that is not of the split's partition and bucket.
-fn misplaced(batch: &RecordBatch, split: &Split, schema: &TableSchema) -> Result<Option<String>> {
+pub(super) fn misplaced(
+    batch: &RecordBatch,
+    split: &Split,
+    schema: &TableSchema,
+) -> Result<Option<String>> {
     let partition = Columns::new(
         batch,
         schema,

@@ -167,6 +167,30 @@ async fn each_fault_is_named() {
 }
 
 #[tokio::test]
+async fn keys_that_overlap_on_a_level_are_named() {
+    let mut schema = schema_of("INT NOT NULL", &[]);
+    schema.primary_keys = vec!["id".to_owned()];
+    let keyed = |name: &str, (min, max): (i32, i32), level: i32| {
+        let key = |value: i32| {
+            let row = crate::BinaryRow::encode(&[crate::Datum::Int(value)], schema.types());
+            row.unwrap().to_serialized()
+        };
+        let mut entry = entry(name, 0, 2);
+        (entry.file.min_key, entry.file.max_key) = (key(min), key(max));
+        entry.file.level = level;
+        entry
+    };
+    for (levels, overlaps) in [([1, 1], true), ([0, 0], false), ([1, 2], false)] {
+        let entries = vec![keyed("a", (1, 5), levels[0]), keyed("b", (5, 9), levels[1])];
+        let table = table_as(&schema, entries, 10, b"PAR1".to_vec()).await;
+        let found = table.check_to(CheckDepth::Metadata).await.unwrap();
+        let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+        let is_found = found.iter().any(|problem| problem.contains("overlap"));
+        assert_eq!(is_found, overlaps, "{levels:?}: {found:?}");
+    }
+}
+
+#[tokio::test]
 async fn files_beside_a_data_file_are_looked_for_where_it_is() {
     let with_index = || {
         let mut entry = entry("a", 0, 2);

@@ -140,7 +140,7 @@ struct Keyed<'a> {
 }
 
 /// Files of one (partition, bucket, level above 0) must have keys apart from each other.
-fn find_overlap<'a>(
+pub(crate) fn find_overlap<'a>(
     files: impl Iterator<Item = &'a ManifestEntry>,
     schema: &TableSchema,
 ) -> Result<Option<Conflict>> {

@@ -65,6 +65,8 @@ pub(super) struct Attempt {
 struct Delta {
     manifests: Vec<ManifestFileMeta>,
     list: ListFile,
+    /// The list of the changelog files with the number of their rows, if there are any.
+    changelog: Option<(ListFile, i64)>,
 }
 
 /// The snapshot that is being put.
@@ -131,6 +133,7 @@ impl Attempt {
         let lists = Lists {
             base: base_list,
             delta: delta.list.clone(),
+            changelog: delta.changelog.clone(),
         };
         self.delta = Some(delta);
         let latest = base.view().latest;
@@ -280,7 +283,19 @@ impl Attempt {
             .encode_manifests(&change.entries, schema, files)
             .await?;
         let list = self.encode_list(&manifests, files)?;
-        Ok(Delta { manifests, list })
+        let changelog = if change.changelog.is_empty() {
+            None
+        } else {
+            let entries = &change.changelog;
+            let manifests = self.encode_manifests(entries, schema, files).await?;
+            let rows = entries.iter().map(|entry| entry.file.row_count).sum();
+            Some((self.encode_list(&manifests, files)?, rows))
+        };
+        Ok(Delta {
+            manifests,
+            list,
+            changelog,
+        })
     }
 
     async fn encode_manifests(

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::CommitRequest;
 use crate::bucket::UNAWARE_TOTAL_BUCKETS;
+use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
 use crate::manifest::{FileKind, ManifestEntry};
 use crate::manifest_list::ManifestFileMeta;
@@ -26,6 +27,8 @@ pub(super) struct Head {
 pub(super) struct Change {
     /// Deletes, then adds, each in the order of the request.
     pub(super) entries: Arc<[ManifestEntry]>,
+    /// Files of changes as they came; they are of this snapshot only, and never live.
+    pub(super) changelog: Arc<[ManifestEntry]>,
     /// The bucket count that the added files of each partition are stamped with.
     pub(super) total_buckets: BTreeMap<Vec<u8>, i32>,
     pub(super) has_deletes: bool,
@@ -48,11 +51,12 @@ impl Change {
         });
         let mut entries: Vec<ManifestEntry> = deletes.collect();
         let has_deletes = !entries.is_empty();
+        let mut changelog: Vec<ManifestEntry> = Vec::new();
         let mut total_buckets = BTreeMap::new();
         for message in request
             .messages
             .iter()
-            .filter(|message| !message.new_files.is_empty())
+            .filter(|message| message.files().next().is_some())
         {
             let partition = message.partition.to_bytes();
             let ours = message.total_buckets;
@@ -60,21 +64,25 @@ impl Change {
             if first != ours {
                 return Err(bad(format!("a partition has {first} and {ours} buckets")));
             }
-            entries.extend(message.new_files.iter().map(|file| ManifestEntry {
+            let added = |file: &DataFileMeta| ManifestEntry {
                 kind: FileKind::Add,
                 partition: partition.clone(),
                 bucket: message.bucket,
                 total_buckets: ours,
                 file: file.clone(),
-            }));
+            };
+            entries.extend(message.new_files.iter().map(added));
+            changelog.extend(message.changelog_files.iter().map(added));
         }
         let mut keys = BTreeSet::new();
-        if let Some(twice) = entries.iter().find(|entry| !keys.insert(entry.key())) {
+        let mut all = entries.iter().chain(&changelog);
+        if let Some(twice) = all.find(|entry| !keys.insert(entry.key())) {
             return Err(bad(format!("`{}` is named twice", twice.file.file_name)));
         }
         let record_count = entries.iter().map(signed_row_count).sum();
         Ok(Self {
             entries: entries.into(),
+            changelog: changelog.into(),
             total_buckets,
             has_deletes,
             record_count,
@@ -87,7 +95,7 @@ impl Change {
     /// [`Error::BadValue`] if one is not, [`Error::InvalidSchema`] as the schema says.
     pub(super) fn check_buckets(&self, schema: &TableSchema) -> Result<()> {
         let mode = schema.bucket_mode()?;
-        for entry in self.added() {
+        for entry in self.added().chain(self.changelog.iter()) {
             let (bucket, count) = (entry.bucket, entry.total_buckets);
             let is_hashed = (0..count).contains(&bucket);
             let fits = match mode {
@@ -105,7 +113,7 @@ impl Change {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.entries.is_empty() && self.changelog.is_empty()
     }
 
     pub(super) fn added(&self) -> impl Iterator<Item = &ManifestEntry> {
@@ -127,6 +135,8 @@ pub(super) struct ListFile {
 pub(super) struct Lists {
     pub(super) base: ListFile,
     pub(super) delta: ListFile,
+    /// The list of changelog files with the number of their rows.
+    pub(super) changelog: Option<(ListFile, i64)>,
 }
 
 /// The snapshot after `latest`.
@@ -138,6 +148,7 @@ pub(super) fn next_snapshot(
     lists: Lists,
 ) -> Snapshot {
     let statistics = latest.filter(|latest| latest.schema_id == schema_id);
+    let (changelog, changelog_rows) = lists.changelog.unzip();
     let properties = Some(request.properties.clone()).filter(|properties| !properties.is_empty());
     Snapshot {
         version: SNAPSHOT_VERSION,
@@ -147,8 +158,8 @@ pub(super) fn next_snapshot(
         base_manifest_list_size: Some(lists.base.size),
         delta_manifest_list: lists.delta.name,
         delta_manifest_list_size: Some(lists.delta.size),
-        changelog_manifest_list: None,
-        changelog_manifest_list_size: None,
+        changelog_manifest_list_size: changelog.as_ref().map(|list| list.size),
+        changelog_manifest_list: changelog.map(|list| list.name),
         index_manifest: latest.and_then(|latest| latest.index_manifest.clone()),
         commit_user: request.commit_user.clone(),
         commit_identifier: request.commit_identifier,
@@ -156,7 +167,7 @@ pub(super) fn next_snapshot(
         time_millis: request.now_ms,
         total_record_count: latest.map_or(0, |latest| latest.total_record_count) + record_count,
         delta_record_count: record_count,
-        changelog_record_count: Some(0),
+        changelog_record_count: Some(changelog_rows.unwrap_or(0)),
         watermark: latest.and_then(|latest| latest.watermark),
         statistics: statistics.and_then(|latest| latest.statistics.clone()),
         properties,

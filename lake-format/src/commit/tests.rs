@@ -73,6 +73,7 @@ fn message(dt: &str, total_buckets: i32, files: &[&str]) -> CommitMessage {
         bucket: 1,
         total_buckets,
         new_files,
+        changelog_files: Vec::new(),
     }
 }
 

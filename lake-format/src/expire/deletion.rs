@@ -55,7 +55,7 @@ impl Deletion {
             let named_by = table.metadata_of(snapshot, Absent::Skip).await?;
             deletion
                 .data
-                .extend(changelog_files(table, &schema, &named_by).await?);
+                .extend(changelog_files(table, &schema, &named_by, &kept).await?);
             let manifests = named_by
                 .manifests
                 .iter()
@@ -239,15 +239,18 @@ async fn dead_files(
     Ok(paths)
 }
 
-/// The changelog files of a snapshot.
+/// The changelog files of a snapshot, but for those in manifests that are kept: a tag or branch that
+/// has the same snapshot names them.
 async fn changelog_files(
     table: &Table,
     schema: &TableSchema,
     metadata: &Metadata,
+    kept: &HashSet<String>,
 ) -> Result<Vec<Path>> {
     let mut folders = Folders::new(table, schema);
     let mut paths = Vec::new();
-    for manifest in &metadata.changelog_manifests {
+    let manifests = metadata.changelog_manifests.iter();
+    for manifest in manifests.filter(|manifest| !kept.contains(&manifest.file_name)) {
         let read = table.read_manifest(&manifest.file_name).await;
         let entries = Absent::Skip.or_empty(read)?;
         let added = entries.iter().filter(|entry| entry.kind == FileKind::Add);

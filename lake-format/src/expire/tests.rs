@@ -92,6 +92,7 @@ impl World {
                 bucket: 0,
                 total_buckets: -1,
                 new_files: vec![DataFileMeta::append(name, 10, 3, 0)],
+                changelog_files: Vec::new(),
             }],
             deletes,
             properties: BTreeMap::from([("beside".to_owned(), beside)]),

@@ -5,9 +5,10 @@ use std::cmp::Ordering;
 
 use super::cell::{Cell, Held};
 use super::rule::{Scope, names};
-use super::{Kind, Version};
+use super::{Merged, Version};
 use crate::datum::Datum;
 use crate::error::{Error, Result};
+use crate::row_kind::RowKind;
 use crate::types::{DataField, DataType, MAX_LENGTH, TypeKind};
 
 /// What becomes of a column's values.
@@ -90,12 +91,12 @@ impl Aggregation {
         })
     }
 
-    /// The cells of all columns; `None` if the last version deletes the row.
-    pub(super) fn merge(&self, versions: &[Version], held: &Held) -> Result<Option<Vec<Cell>>> {
+    /// The row of the versions; it is retracted if the last of them deletes it.
+    pub(super) fn merge(&self, versions: &[Version], held: &Held) -> Result<Merged> {
         let mut totals = vec![Total::new(); self.aggregators.len()];
         let mut is_deleted = false;
         for version in versions {
-            is_deleted = self.remove_on_delete && version.kind == Kind::Delete;
+            is_deleted = self.remove_on_delete && version.kind == RowKind::Delete;
             for (aggregator, total) in self.aggregators.iter().zip(&mut totals) {
                 let value = held.cell(aggregator.column, version.place)?;
                 if is_deleted {
@@ -108,8 +109,15 @@ impl Aggregation {
                 }
             }
         }
-        let cells = totals.into_iter().map(|total| total.cell);
-        Ok((!is_deleted).then(|| cells.collect()))
+        Ok(Merged {
+            cells: totals.into_iter().map(|total| total.cell).collect(),
+            sequence: versions.last().map_or(0, |version| version.sequence),
+            kind: if is_deleted {
+                RowKind::Delete
+            } else {
+                RowKind::Insert
+            },
+        })
     }
 }
 

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use super::aggregate::{Aggregator, Total};
 use super::cell::{Cell, Held, Place};
 use super::rule::{Scope, ignore_delete, names};
-use super::{Kind, Version};
+use super::{Merged, Version};
 use crate::error::{Error, Result};
+use crate::row_kind::RowKind;
 use crate::schema::{TableSchema, invalid};
 use crate::types::DataField;
 
@@ -122,8 +123,9 @@ impl PartialUpdate {
         }
     }
 
-    /// The cells of all columns; `None` if the row is deleted or was never inserted.
-    pub(super) fn merge(&self, versions: &[Version], held: &Held) -> Result<Option<Vec<Cell>>> {
+    /// The row of the versions; it is retracted if it is deleted or was never inserted. Its sequence
+    /// number is that of the last version that counts.
+    pub(super) fn merge(&self, versions: &[Version], held: &Held) -> Result<Merged> {
         let mut row = Row {
             totals: vec![Total::new(); self.columns.len()],
             held,
@@ -155,13 +157,23 @@ impl PartialUpdate {
                     what: format!("a retraction in {}, partial updates", self.table),
                     reason: format!("it needs option `ignore-delete`, `{ON_DELETE}` or groups"),
                 });
-            } else if version.kind == Kind::Delete {
+            } else if version.kind == RowKind::Delete {
                 is_deleted = true;
                 row.set_all(version.place)?;
             }
         }
-        let cells = row.totals.into_iter().map(|total| total.cell);
-        Ok((is_inserted && !is_deleted).then(|| cells.collect()))
+        let mut newest_first = versions.iter().rev();
+        let counts = |version: &&Version| !(self.ignore_delete && version.kind.is_retraction());
+        let last = newest_first.find(counts).or(versions.last());
+        Ok(Merged {
+            cells: row.totals.into_iter().map(|total| total.cell).collect(),
+            sequence: last.map_or(0, |version| version.sequence),
+            kind: if is_inserted && !is_deleted {
+                RowKind::Insert
+            } else {
+                RowKind::Delete
+            },
+        })
     }
 
     fn update(&self, row: &mut Row<'_>, place: Place) -> Result<()> {
@@ -232,7 +244,7 @@ impl PartialUpdate {
             let is_newer = self.order(row, ordering, place)?.is_ge();
             if is_newer && ordering.contains(&at) {
                 for at in ordering.iter() {
-                    if version.kind == Kind::Delete && self.remove_on.contains(at) {
+                    if version.kind == RowKind::Delete && self.remove_on.contains(at) {
                         row.set_all(place)?;
                         return Ok(true);
                     }

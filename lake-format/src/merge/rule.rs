@@ -5,21 +5,23 @@ use arrow::compute::SortOptions;
 use arrow::datatypes::SchemaRef;
 use arrow::row::SortField;
 
-use super::Version;
 use super::aggregate::Aggregation;
-use super::cell::Held;
+use super::cell::{Cell, Held};
 use super::output::Output;
 use super::partial_update::PartialUpdate;
+use super::{Merged, Version};
+use crate::datum::Datum;
 use crate::error::{Error, Result};
 use crate::options::TableOptions;
+use crate::row_kind::RowKind;
 use crate::schema::{TableSchema, invalid};
 use crate::types::{DataField, DataType, TypeKind, arrow_schema};
 
 /// The sequence number of a row, a column of data files (paimon: `SpecialFields`).
-const SEQUENCE_NUMBER: (&str, i32) = ("_SEQUENCE_NUMBER", i32::MAX - 1);
+pub(crate) const SEQUENCE_NUMBER: (&str, i32) = ("_SEQUENCE_NUMBER", i32::MAX - 1);
 
 /// Its row kind.
-const VALUE_KIND: (&str, i32) = ("_VALUE_KIND", i32::MAX - 2);
+pub(crate) const VALUE_KIND: (&str, i32) = ("_VALUE_KIND", i32::MAX - 2);
 
 /// Whether a column is of data files with a primary key and of no schema.
 pub(crate) fn is_system_column(field: &DataField) -> bool {
@@ -46,8 +48,19 @@ pub(crate) struct Rule {
     key: Vec<usize>,
     sequence: Vec<usize>,
     sequence_options: SortOptions,
+    shape: Shape,
     is_lookup: bool,
     skips_level_0: bool,
+}
+
+/// What merged rows are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// To be read: the columns that are asked for; keys that are retracted are left out.
+    Rows,
+    /// To be written to a file: all columns, then sequence number and row kind; retractions stay,
+    /// for there may be something older that they take back.
+    Changes,
 }
 
 /// What is made of several versions (option `merge-engine`).
@@ -107,6 +120,7 @@ impl Rule {
         let all: Vec<&str> = schema.fields.iter().map(|f| f.name.as_str()).collect();
         let wanted_names = projection.unwrap_or(&all);
         let keys = schema.trimmed_primary_keys();
+        let shape = Shape::Rows;
         let groups = if engine == "partial-update" {
             PartialUpdate::ordering_columns(schema, table)?
         } else {
@@ -152,9 +166,24 @@ impl Rule {
             key,
             sequence,
             sequence_options: sequence_options(options)?,
+            shape,
             is_lookup: !is_first_row && needs_lookup(options)?,
             skips_level_0: skips_level_0(options, is_first_row)?,
         })
+    }
+
+    /// The rule by which changes of one or several runs become the rows of a file: one a key, with
+    /// its sequence number and kind.
+    ///
+    /// # Errors
+    /// As [`Rule::new`].
+    pub(crate) fn of_changes(schema: &TableSchema, table: &str) -> Result<Self> {
+        let mut rule = Self::new(schema, table, None)?;
+        let (number, kind) = rule.system_columns();
+        rule.wanted.extend([number, kind]);
+        rule.wanted_schema = arrow_schema(&rule.fields);
+        rule.shape = Shape::Changes;
+        Ok(rule)
     }
 
     /// The table's name, for errors.
@@ -230,6 +259,10 @@ impl Rule {
         )
     }
 
+    fn keeps(&self, kind: RowKind) -> bool {
+        self.shape == Shape::Changes || !kind.is_retraction()
+    }
+
     /// Makes one row of the versions of a key, oldest first, or none.
     ///
     /// A single version stays as it is, without the engine's having a say in it (paimon:
@@ -241,7 +274,7 @@ impl Rule {
         output: &mut Output,
     ) -> Result<()> {
         if let [version] = versions {
-            if !version.kind.is_retraction() {
+            if self.keeps(version.kind) {
                 output.push_whole(self, held, version.place)?;
             }
             return Ok(());
@@ -257,7 +290,7 @@ impl Rule {
             Engine::Deduplicate { ignore_delete } => {
                 let mut newest_first = versions.iter().rev();
                 let newest = newest_first.find(|v| !(*ignore_delete && v.kind.is_retraction()));
-                newest.filter(|version| !version.kind.is_retraction())
+                newest.filter(|version| self.keeps(version.kind))
             }
             Engine::FirstRow { ignore_delete } => {
                 if !ignore_delete && versions.iter().any(|v| v.kind.is_retraction()) {
@@ -269,15 +302,11 @@ impl Rule {
                 versions.iter().find(|v| !v.kind.is_retraction())
             }
             Engine::Aggregation(engine) => {
-                if let Some(row) = engine.merge(versions, held)? {
-                    output.push_cells(self, &row);
-                }
+                self.push_merged(engine.merge(versions, held)?, output);
                 None
             }
             Engine::PartialUpdate(engine) => {
-                if let Some(row) = engine.merge(versions, held)? {
-                    output.push_cells(self, &row);
-                }
+                self.push_merged(engine.merge(versions, held)?, output);
                 None
             }
         };
@@ -285,6 +314,21 @@ impl Rule {
             Some(version) => output.push_whole(self, held, version.place),
             None => Ok(()),
         }
+    }
+}
+
+impl Rule {
+    fn push_merged(&self, merged: Merged, output: &mut Output) {
+        if !self.keeps(merged.kind) {
+            return;
+        }
+        let mut row = merged.cells;
+        if self.shape == Shape::Changes {
+            // Their places are behind those of all other columns.
+            row.push(Cell::Computed(Datum::BigInt(merged.sequence)));
+            row.push(Cell::Computed(Datum::TinyInt(merged.kind.code())));
+        }
+        output.push_cells(self, &row);
     }
 }
 
@@ -316,7 +360,7 @@ pub(super) fn names(text: &str) -> Vec<&str> {
 }
 
 /// `ignore-delete`, by any of its names.
-pub(super) fn ignore_delete(options: TableOptions<'_>) -> Result<bool> {
+pub(crate) fn ignore_delete(options: TableOptions<'_>) -> Result<bool> {
     let names = [
         "ignore-delete",
         "first-row.ignore-delete",

@@ -8,8 +8,9 @@ use arrow::error::ArrowError;
 use arrow::row::{RowConverter, Rows};
 
 use super::cell::{Held, Place};
-use super::{Input, Kind, Rule, Version};
+use super::{Input, Rule, Version};
 use crate::error::{Error, Result};
+use crate::row_kind::RowKind;
 
 /// A run; without a batch it has ended or waits for the next.
 #[derive(Debug, Default)]
@@ -96,14 +97,13 @@ impl Batch {
             Some(batch) => batch,
             None => *self.held.insert(held.hold(self.columns.clone())),
         };
-        let code = self.kinds.value(row);
-        let kind = Kind::from_code(code);
+        let kind = RowKind::try_from(self.kinds.value(row))?;
         let fields = self.sequence_fields.as_ref();
         Ok(Version {
             place: Place { batch, row },
             fields: fields.map_or_else(Vec::new, |rows| rows.row(row).data().to_vec()),
             sequence: self.sequence_numbers.value(row),
-            kind: kind.ok_or_else(|| malformed(format!("a row is of no known kind: {code}")))?,
+            kind,
             level: self.level,
             age: self.age,
         })

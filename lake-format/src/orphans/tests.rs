@@ -61,6 +61,7 @@ async fn commit(table: &Table, number: usize) {
             bucket: 0,
             total_buckets: -1,
             new_files: vec![DataFileMeta::append(name, 10, 3, 0)],
+            changelog_files: Vec::new(),
         }],
         deletes: Vec::new(),
         properties: BTreeMap::from([("beside".to_owned(), beside)]),

@@ -47,6 +47,7 @@ async fn append(table: &Table, schema: &TableSchema, name: &str, dt: Datum, crea
             bucket: 0,
             total_buckets: -1,
             new_files: vec![file],
+            changelog_files: Vec::new(),
         }],
         deletes: Vec::new(),
         properties: BTreeMap::new(),

@@ -47,18 +47,7 @@ impl DataFileReader {
     ///
     /// The Arrow schema that some writers embed is left aside: the Parquet types say what they are.
     pub(crate) async fn open(&self, names: &[&str]) -> Result<OpenedFile> {
-        self.check_readable()?;
-        let size = u64::try_from(self.file.file_size);
-        let size =
-            size.map_err(|_| Error::corrupt(self.path.to_string(), "its stated size is negative"))?;
-        let reader = ObjectReader {
-            store: Arc::clone(&self.store),
-            path: self.path.clone(),
-            size,
-        };
-        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder = ParquetRecordBatchStreamBuilder::new_with_options(reader, options);
-        let builder = decoding(&self.path, builder).await?;
+        let builder = self.footer().await?;
         let metadata = builder.metadata().file_metadata();
         if metadata.num_rows() != self.file.row_count {
             let reason = format!(
@@ -95,6 +84,28 @@ impl DataFileReader {
             stream: stream.map_err(|e| file_error(&self.path, e))?,
             columns,
         })
+    }
+
+    /// The names of its columns.
+    pub(crate) async fn column_names(&self) -> Result<Vec<String>> {
+        let builder = self.footer().await?;
+        let fields = builder.schema().fields().iter();
+        Ok(fields.map(|field| field.name().clone()).collect())
+    }
+
+    async fn footer(&self) -> Result<ParquetRecordBatchStreamBuilder<ObjectReader>> {
+        self.check_readable()?;
+        let size = u64::try_from(self.file.file_size);
+        let size =
+            size.map_err(|_| Error::corrupt(self.path.to_string(), "its stated size is negative"))?;
+        let reader = ObjectReader {
+            store: Arc::clone(&self.store),
+            path: self.path.clone(),
+            size,
+        };
+        let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
+        let builder = ParquetRecordBatchStreamBuilder::new_with_options(reader, options);
+        decoding(&self.path, builder).await
     }
 
     fn check_readable(&self) -> Result<()> {

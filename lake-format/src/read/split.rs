@@ -79,6 +79,16 @@ impl Table {
         Ok(batches.try_flatten().boxed())
     }
 
+    /// The rows of a file as they are, in columns that it must have under these names.
+    pub(crate) async fn read_columns(
+        &self,
+        reader: DataFileReader,
+        fields: Vec<DataField>,
+    ) -> Result<BatchStream> {
+        let from = fields.iter().cloned().map(Some).collect();
+        read_file(Arc::new(Target::of_fields(fields)), from, reader).await
+    }
+
     /// Where the files of a split are.
     pub(crate) fn file_readers(
         &self,

@@ -16,6 +16,9 @@ use crate::options::{StatsMode, TableOptions};
 use crate::schema::TableSchema;
 use crate::types::{DataField, TypeKind};
 
+/// Characters of a bound of a key column.
+const KEY_CHARACTERS: usize = 128;
+
 /// Gathers the value statistics of one data file, batch by batch, with Arrow's kernels.
 ///
 /// What has bounds follows Paimon 1.3.1: nested types have no statistics; bytes and timestamps
@@ -74,6 +77,24 @@ impl StatsCollector {
             columns,
             is_dense: options.dense_stats()?,
         })
+    }
+
+    /// A collector of the key columns of a file: all have bounds, text is cut to 128 characters
+    /// (paimon: `StatsCollectorFactories`).
+    pub(crate) fn of_keys(fields: &[DataField]) -> Self {
+        let column = |field: &DataField| Column {
+            field: field.clone(),
+            mode: StatsMode::Truncate(KEY_CHARACTERS),
+            stats: ColumnStats {
+                null_count: Some(0),
+                ..ColumnStats::unknown()
+            },
+            has_nan: false,
+        };
+        Self {
+            columns: fields.iter().map(column).collect(),
+            is_dense: false,
+        }
     }
 
     /// Takes in a batch, whose columns are those of the schema in its order, in the Arrow types of

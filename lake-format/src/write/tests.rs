@@ -212,6 +212,7 @@ async fn a_writer_of_few_rows_holds_the_rows_and_no_encoder() {
         writer.write(large.slice(start, 40)).await.unwrap();
     }
     let kept: usize = writer
+        .files
         .early
         .batches
         .iter()
@@ -236,7 +237,7 @@ async fn abort_deletes_finished_and_open_files() {
         .await
         .unwrap();
     assert_eq!(fixture.files().await.len(), 1);
-    writer.options.target_file_size = 1 << 20;
+    writer.files.options.target_file_size = 1 << 20;
     writer
         .write(fixture.batch(vec![ints(0..10)]))
         .await

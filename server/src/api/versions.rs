@@ -15,9 +15,9 @@ pub(super) enum RoleKind {
 /// The versions of an API that a client listener of this role serves, both inclusive.
 ///
 /// The highest version of release 1.0.0, except where its meaning is not implemented here: writes
-/// to historical partitions (`PRODUCE_LOG` 1, `PUT_KV` 3), bucket counts that change (`ALTER_TABLE`
-/// 1), tagged values in key snapshots (`GET_KV_SNAPSHOT_METADATA` 1). Calls between servers are
-/// made inside the process and refused here; those of lake workers are served.
+/// to historical partitions (`PRODUCE_LOG` 1, `PUT_KV` 3), tagged values in key snapshots
+/// (`GET_KV_SNAPSHOT_METADATA` 1). Calls between servers are made inside the process and refused
+/// here; those of lake workers are served.
 pub(super) fn served(api: ApiKey, role: RoleKind) -> Option<(i16, i16)> {
     let here = match api.served_by() {
         ServedBy::Both => true,
@@ -35,7 +35,7 @@ pub(super) fn served(api: ApiKey, role: RoleKind) -> Option<(i16, i16)> {
     }
     let (lowest, highest) = api.versions();
     let highest = match api {
-        ApiKey::ProduceLog | ApiKey::AlterTable | ApiKey::GetKvSnapshotMetadata => 0,
+        ApiKey::ProduceLog | ApiKey::GetKvSnapshotMetadata => 0,
         ApiKey::PutKv => 2,
         _ => highest,
     };
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(served(ApiKey::PutKv, RoleKind::Tablet), Some((0, 2)));
         assert_eq!(
             served(ApiKey::AlterTable, RoleKind::Coordinator),
-            Some((0, 0))
+            Some((0, 1))
         );
         assert_eq!(served(ApiKey::Lookup, RoleKind::Tablet), Some((0, 1)));
         assert_eq!(served(ApiKey::Lookup, RoleKind::Coordinator), None);

@@ -444,6 +444,15 @@ async fn alter(arguments: TableAlter) -> Outcome {
         .table_info(path)
         .await
         .map_err(|error| failure(&error))?;
+    let next = changes.bucket_count.map(|count| count.0);
+    if next.is_some_and(|next| shuts_clients_out(&before, next)) && !arguments.yes {
+        return Err(Failure::usage(format!(
+            "{path}: nothing was changed. After its first change of bucket.num this table serves only \
+             clients that send the bucket count with each request: Weir's own, and Java clients from \
+             1.0.0 on. fluss-rs and pyfluss 1.0.0 and Java clients 0.9.1 can then neither write nor \
+             read it, and there is no way back. Give --yes to go on"
+        )));
+    }
     client
         .alter_table(path, &changes, false)
         .await
@@ -462,6 +471,12 @@ async fn alter(arguments: TableAlter) -> Outcome {
     } else {
         Ok(())
     }
+}
+
+/// Whether this change of the bucket count is the first, after which servers ask every request for the
+/// count that its bucket was computed with.
+fn shuts_clients_out(before: &TableInfo, next: i32) -> bool {
+    before.bucket_layout_epoch == 0 && before.descriptor.bucket_count != Some(next)
 }
 
 async fn drop_table(arguments: TableDrop) -> Outcome {

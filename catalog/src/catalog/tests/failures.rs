@@ -40,7 +40,7 @@ where
         for n in 1.. {
             let world = World::new().await;
             if before {
-                world.table(&lake_enabled(partitioned())).await;
+                world.table(&keyed()).await;
             }
             world.store.forget_calls();
             world.store.fail_call(n, fault);
@@ -60,7 +60,7 @@ where
     for n in 1.. {
         let world = World::new().await;
         if before {
-            world.table(&lake_enabled(partitioned())).await;
+            world.table(&keyed()).await;
         }
         world.lake.calls.store(0, Ordering::SeqCst);
         world.lake.fail_call.store(n, Ordering::SeqCst);
@@ -143,6 +143,16 @@ async fn adding_a_column_survives_the_failure_of_any_call() {
             Err(Error::InvalidAlterTable { .. }) if if_exists == IfExists::Ignore => Ok(()),
             other => other.map(drop),
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn changing_the_bucket_count_survives_the_failure_of_any_call() {
+    sweep(true, async |world, _| {
+        let (path, changes) = (path(), [TableChange::BucketCount { count: 8 }]);
+        let altered = world.catalog.alter_table(&path, &changes, IfMissing::Fail);
+        altered.await.map(drop)
     })
     .await;
 }

@@ -52,7 +52,8 @@ impl Content {
                     0 => return Ok(Self { bytes, crc32c }),
                     length => {
                         bytes += length as u64;
-                        crc32c = crc32c::crc32c_append(crc32c, &part[..length]);
+                        let read = part.get(..length).unwrap_or_default();
+                        crc32c = crc32c::crc32c_append(crc32c, read);
                     }
                 }
             }
