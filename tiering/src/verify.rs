@@ -6,7 +6,8 @@
 //! the files that the snapshot added.
 //! Against the log: for the offsets that the log still holds, the rows of a lake bucket and of its
 //! part of the log must be equal as multisets, snapshot by snapshot; offsets that it lost to
-//! retention or to a repair are counted, and not compared. What a running daemon commits meanwhile
+//! retention or to a repair are counted, and not compared. Of a table with a primary key the changes
+//! of the log, applied in order, must leave the rows of the merged lake. What a running daemon commits meanwhile
 //! is left out: the audit ends at the registered snapshot it began with.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,6 +28,7 @@ use crate::ranges::{self, BucketRange, RangesProperty};
 
 mod apart;
 mod chain;
+mod keys;
 mod logs;
 mod rows;
 
@@ -258,6 +260,16 @@ pub async fn audit(
         .flat_map(|step| step.files.keys())
         .collect::<BTreeSet<_>>()
         .len();
+    if lake.schema.is_primary_key_table() {
+        if keys::is_comparable(&lake) {
+            let at = (last, &progress.ends);
+            let (partitions, findings) = (&auditor.partitions, &mut report.findings);
+            let compared = keys::compare(&logs, &extents, at, partitions, findings).await?;
+            report.compared_rows = compared.rows;
+            report.gone = compared.gone.into_values().collect();
+        }
+        return Ok(report);
+    }
     let comparison = rows::Comparison {
         logs,
         extents: &extents,

@@ -4,9 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arrow::array::RecordBatch;
+use weir_lake_format::RowKind;
 use weir_protocol::ids::{LogOffset, TableBucket, TotalBuckets};
 use weir_protocol::record::LogBatch;
 
+use super::keys::Keys;
 use super::{Finding, LakeBucket, Multiset};
 use crate::align::Position;
 use crate::cluster::{BucketFault, Fetched, OffsetKind, TableInfo, TieringClient, is_damage};
@@ -15,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::lake_table::LakeTable;
 use crate::ranges::Offsets;
 use crate::split::Split;
-use crate::worker::decode::decode;
+use crate::worker::decode::{LogRows, decode};
 use crate::worker::schemas::Schemas;
 
 /// About what one read of the log brings.
@@ -80,6 +83,8 @@ pub(super) struct LogRead {
     pub sums: Vec<Multiset>,
     /// Offsets among the wanted ones that the log does not hold, ascending.
     pub missing: Vec<(LogOffset, LogOffset)>,
+    /// What all changes read make of keys, if that is wanted.
+    pub keys: Option<Keys>,
 }
 
 /// Why the wanted rows of a log are not known: the server says that they are damaged.
@@ -180,7 +185,7 @@ impl Logs<'_> {
     ) -> Result<Result<LogRead, Damaged>> {
         let mut read = LogRead {
             sums: vec![Multiset::default(); ranges.len()],
-            missing: Vec::new(),
+            ..LogRead::default()
         };
         let first = ranges.iter().map(|wanted| wanted.start).min();
         let stop = ranges.iter().map(|wanted| wanted.end).max();
@@ -208,6 +213,40 @@ impl Logs<'_> {
         }
         read.lacks(to, stop);
         Ok(Ok(read))
+    }
+
+    /// What the changes below `end` make of the keys of a bucket.
+    ///
+    /// # Errors
+    /// As [`Logs::read`].
+    pub(super) async fn keys(
+        &self,
+        bucket: TableBucket,
+        extent: &LogExtent,
+        end: LogOffset,
+    ) -> Result<Result<Keys, Damaged>> {
+        let stop = end.min(extent.end);
+        let mut read = LogRead {
+            keys: Some(Keys::default()),
+            ..LogRead::default()
+        };
+        if extent.start >= stop {
+            return Ok(Ok(Keys::default()));
+        }
+        let split = Split {
+            bucket,
+            partition: extent.partition.clone(),
+            total_buckets: extent.total_buckets,
+            start: extent.start,
+            stop,
+            read_from: extent.start,
+        };
+        match self.read_split(&split, &[], &mut read).await {
+            Ok(None) => Ok(Ok(read.keys.unwrap_or_default())),
+            Ok(Some(damaged)) => Ok(Err(damaged)),
+            Err(error @ Error::Log { .. }) => Ok(Err(Damaged(error.chain()))),
+            Err(error) => Err(error),
+        }
     }
 
     /// What the log has lost from `from` to its end, and why it can't be read there, if it can't.
@@ -267,7 +306,7 @@ impl Logs<'_> {
                 let Fetched { batches, .. } = fetched;
                 for batch in &batches {
                     read.lacks(next, batch.header.base_offset.min(split.stop));
-                    self.add_batch(&schemas, split.bucket, batch, (ranges, &mut *read))
+                    self.add_batch(&schemas, split, batch, (ranges, &mut *read))
                         .await?;
                     next = next.max(batch.next_offset());
                 }
@@ -300,7 +339,7 @@ impl Logs<'_> {
     async fn add_batch(
         &self,
         schemas: &Schemas,
-        bucket: TableBucket,
+        split: &Split,
         batch: &LogBatch,
         (ranges, read): (&[Wanted], &mut LogRead),
     ) -> Result<()> {
@@ -310,22 +349,42 @@ impl Logs<'_> {
         }
         for (wanted, sum) in ranges.iter().zip(&mut read.sums) {
             for range in wanted.within(base, next) {
-                let form = schemas.get(batch.header.schema_id).await?;
-                let rows = decode(&form.log, batch, &range).map_err(|source| Error::Log {
-                    table: self.lake.path().clone(),
-                    bucket,
-                    offset: base,
-                    source,
-                })?;
-                let position = Position {
-                    bucket,
-                    offset: range.start,
-                    timestamp_ms: batch.header.commit_timestamp_ms,
-                };
-                sum.add_rows(&form.alignment.apply(&rows, position)?, self.lake)?;
+                let (rows, _) = self.rows_of(schemas, split.bucket, batch, range).await?;
+                sum.add_rows(&rows, self.lake)?;
             }
         }
+        let range = base.max(split.start)..next.min(split.stop);
+        if let Some(keys) = &mut read.keys
+            && range.start < range.end
+        {
+            let (rows, kinds) = self.rows_of(schemas, split.bucket, batch, range).await?;
+            keys.apply(&rows, &kinds.unwrap_or_default(), self.lake)?;
+        }
         Ok(())
+    }
+
+    /// Rows of a batch in the lake's columns, and what each does to its key.
+    async fn rows_of(
+        &self,
+        schemas: &Schemas,
+        bucket: TableBucket,
+        batch: &LogBatch,
+        range: Offsets,
+    ) -> Result<(RecordBatch, Option<Vec<RowKind>>)> {
+        let form = schemas.get(batch.header.schema_id).await?;
+        let LogRows { rows, kinds } =
+            decode(&form.log, batch, &range).map_err(|source| Error::Log {
+                table: self.lake.path().clone(),
+                bucket,
+                offset: batch.header.base_offset,
+                source,
+            })?;
+        let position = Position {
+            bucket,
+            offset: range.start,
+            timestamp_ms: batch.header.commit_timestamp_ms,
+        };
+        Ok((form.alignment.apply(&rows, position)?, kinds))
     }
 }
 
