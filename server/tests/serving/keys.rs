@@ -1,5 +1,7 @@
 //! Tables with a primary key: what is put is looked up, and what changed is read.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{SchemaId, WriterId};
