@@ -28,7 +28,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("catalog", &["weir-lake-format", "weir-protocol"]),
     (
         "server",
-        &["weir-catalog", "weir-lake-format", "weir-protocol"],
+        &[
+            "weir-catalog",
+            "weir-kv",
+            "weir-lake-format",
+            "weir-protocol",
+        ],
     ),
     (
         "tiering",

@@ -44,6 +44,7 @@ const PARTS_A_BUCKET: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Call {
     pub(crate) api: ApiKey,
+    pub(crate) version: i16,
     pub(crate) body: Bytes,
 }
 
@@ -171,6 +172,7 @@ impl Service {
     pub(crate) async fn start(self: &Arc<Self>, call: Call) -> Started {
         match (call.api, &self.role) {
             (ApiKey::ProduceLog, Role::Tablet(tablet)) => produce::start(tablet, call).await,
+            (ApiKey::PutKv, Role::Tablet(tablet)) => kv::put::start(tablet, call).await,
             (ApiKey::FetchLog, Role::Tablet(tablet)) => {
                 let tablet = Arc::clone(tablet);
                 Started::abandon(async move { fetch::run(&tablet, call).await })
@@ -233,9 +235,7 @@ impl Service {
                 offsets::run(tablet, call).await
             }
             ApiKey::LimitScan => scan::run(tablet, call).await,
-            ApiKey::PutKv | ApiKey::Lookup | ApiKey::PrefixLookup | ApiKey::ScanKv => {
-                kv::run(tablet, call).await
-            }
+            ApiKey::Lookup | ApiKey::PrefixLookup | ApiKey::ScanKv => kv::run(tablet, call).await,
             _ => self.run_on_both(call).await,
         }
     }

@@ -9,6 +9,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::Error;
 
+mod kv;
+
+pub use kv::KvConfig;
+
 /// The configuration of one process: a coordinator and its tablet servers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -38,6 +42,8 @@ pub struct ServerConfig {
     pub auto_partition_check_ms: u64,
     /// The logs.
     pub log: LogConfig,
+    /// The keys of primary-key tables.
+    pub kv: KvConfig,
     /// What clients may use up.
     pub limits: LimitsConfig,
     /// The tiering scheduler: section `scheduler`, since `tiering` is the daemon's.
@@ -62,6 +68,7 @@ impl Default for ServerConfig {
             start_timeout_ms: 60_000,
             auto_partition_check_ms: 600_000,
             log: LogConfig::default(),
+            kv: KvConfig::default(),
             limits: LimitsConfig::default(),
             tiering: TieringConfig::default(),
             sasl: None,
@@ -313,6 +320,7 @@ impl ServerConfig {
             ],
         );
         self.log.check(&mut check);
+        self.kv.check(&mut check);
         self.limits.check(&mut check);
         self.tiering.check(&mut check);
         let nameless =

@@ -42,6 +42,7 @@ use crate::error::Error;
 use crate::metrics::Metrics;
 use crate::reads::Reads;
 use crate::shutdown::Shutdown;
+use crate::tablet::KeyRules;
 
 /// What a coordinator is made of.
 #[derive(Debug)]
@@ -148,9 +149,7 @@ impl Coordinator {
         if_exists: IfExists,
     ) -> Result<(), Error> {
         if descriptor.schema.has_primary_key() {
-            return Err(Error::PrimaryKeyTable {
-                table: path.clone(),
-            });
+            KeyRules::check_new(path, descriptor)?;
         }
         let request = NewTable {
             path,

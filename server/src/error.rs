@@ -90,6 +90,9 @@ pub enum Error {
     /// A log.
     #[error(transparent)]
     Log(#[from] crate::log::Error),
+    /// The keys of a bucket.
+    #[error(transparent)]
+    Kv(#[from] weir_kv::Error),
     /// The bytes of a client do not parse.
     #[error(transparent)]
     Protocol(#[from] weir_protocol::Error),
@@ -284,11 +287,76 @@ pub enum Error {
         /// The table.
         table: String,
     },
-    /// A table that this version cannot hold.
-    #[error("{table}: primary-key tables are not supported yet")]
+    /// An append to a table whose log the server writes itself.
+    #[error("table {table} has a primary key: its rows are put, not appended")]
     PrimaryKeyTable {
         /// The table.
-        table: TablePath,
+        table: String,
+    },
+    /// A batch of changes that does not parse.
+    #[error("{bucket}: a batch of changes is refused: {source}")]
+    BadKvBatch {
+        /// The bucket.
+        bucket: TableBucket,
+        /// What is wrong with it.
+        source: weir_protocol::Error,
+    },
+    /// A record whose key is not that of its row.
+    #[error("{bucket}: record {record}: {reason}")]
+    KeyMismatch {
+        /// The bucket.
+        bucket: TableBucket,
+        /// The record's place in its batch, from 0.
+        record: usize,
+        /// What is wrong with the key.
+        reason: String,
+    },
+    /// A batch that changes more than one batch of the changelog may say.
+    #[error(
+        "one batch changes {bytes} bytes or values, at most {max} are allowed: send smaller batches"
+    )]
+    TooManyChanges {
+        /// How much it changes.
+        bytes: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// An answer that would be too large.
+    #[error("{} would be answered with more than {max} bytes: ask for less at a time", api.name())]
+    AnswerTooLarge {
+        /// The API.
+        api: ApiKey,
+        /// The limit.
+        max: usize,
+    },
+    /// A scan of keys that is asked for in a way it can't be.
+    #[error("scan refused: {reason}")]
+    InvalidScan {
+        /// What is wrong.
+        reason: String,
+    },
+    /// Bytes that never named a scan.
+    #[error("this scan is not known")]
+    UnknownScanner,
+    /// The state of a bucket's keys cannot be brought to the end of its log.
+    #[error("{bucket}: the keys in {} stand at offset {position}, but {reason}", path.display())]
+    StateApart {
+        /// The bucket.
+        bucket: TableBucket,
+        /// Where its keys are kept.
+        path: PathBuf,
+        /// All changes before it are in them.
+        position: LogOffset,
+        /// What is wrong with the log.
+        reason: String,
+    },
+    /// Requests of the first version encode keys as this table's rows are not.
+    #[error("table {table}: {} of version 0 encodes keys in another way; use version 1", api.name())]
+    OldKeys {
+        /// The table.
+        table: String,
+        /// The API.
+        api: ApiKey,
     },
     /// A feature that this version does not have.
     #[error("{what} is not supported by this server")]

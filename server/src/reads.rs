@@ -1,6 +1,7 @@
 //! What both roles may ask of the catalog, and how far the lake is.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use weir_protocol::ids::{LogOffset, PartitionId, SchemaId, TableBucket, TableId,
 use weir_protocol::schema::Schema;
 
 use crate::error::Error;
+use crate::tablet::KnownSchema;
 
 /// The prefix under which a lake table's descriptor names the lake's own options.
 const LAKE_OPTION_PREFIX: &str = "table.datalake.paimon.";
@@ -124,12 +126,12 @@ impl Reads {
         Ok(partitions.into_iter().map(pair).collect())
     }
 
-    /// What the servers need of a table, which must still have this id.
-    pub(crate) async fn table_settings(
+    /// A table, which must still have this id.
+    pub(crate) async fn table_with_id(
         &self,
         path: &TablePath,
         id: TableId,
-    ) -> Result<TableSettings, Error> {
+    ) -> Result<Table, Error> {
         let table = self.table(path).await?;
         if table.table_id != id {
             let (given, actual) = (id, table.table_id);
@@ -139,7 +141,22 @@ impl Reads {
                 actual,
             });
         }
-        self.settings_of(&table)
+        Ok(table)
+    }
+
+    /// All schemas of a table, by id; those that are known are not read again.
+    pub(crate) async fn schemas(
+        &self,
+        table: &Table,
+        mut known: BTreeMap<SchemaId, KnownSchema>,
+    ) -> Result<BTreeMap<SchemaId, KnownSchema>, Error> {
+        for id in (1..=table.schema_id.0).map(SchemaId) {
+            if let Entry::Vacant(missing) = known.entry(id) {
+                let schema = self.schema(&table.path, id).await?;
+                missing.insert(KnownSchema::new(schema));
+            }
+        }
+        Ok(known)
     }
 
     /// What the servers need of a table.

@@ -21,6 +21,7 @@ use weir_catalog::lake::PaimonCatalog;
 use weir_catalog::leader::{self, Leadership};
 use weir_catalog::offsets_files::OffsetsFiles;
 use weir_catalog::store::{Fence, MetadataStore, Session, SessionId};
+use weir_kv::KvEnvironment;
 use weir_protocol::descriptor::DatabaseDescriptor;
 use weir_protocol::ids::TableId;
 
@@ -234,7 +235,12 @@ impl Ground {
             disk: Arc::clone(&self.disk),
             dirs: running.log_dirs,
         };
-        coordinator.bring_up(logs, limit).await?;
+        // Keys are always on the file system.
+        let keys = LogFolders {
+            disk: Arc::new(FileSystem),
+            dirs: running.kv_dirs,
+        };
+        coordinator.bring_up(vec![logs, keys], limit).await?;
         let ticker = Arc::clone(&coordinator).auto_partition_loop();
         back.spawn_critical("the clock of partitions", ticker);
         let sweeper = Arc::clone(&coordinator).discard_loop();
@@ -332,15 +338,22 @@ impl Ground {
         back: &Shutdown,
     ) -> Result<Tablets, Error> {
         let mut tablets = Tablets::default();
+        let environment = self.kv_environment();
         for id in nodes.servers() {
             let flusher = self.flusher()?;
             let log_dir = self.data_dir.path().join(format!("tablet-{id}/log"));
             crate::data_dir::make_folder(&*self.disk, &log_dir)?;
+            let kv_dir = self.data_dir.path().join(format!("tablet-{id}/kv"));
             let server = TabletServer::new(tablet::Parts {
                 id,
                 log_dir: log_dir.clone(),
                 log_config: self.config.log.clone(),
                 log_options: self.log_options(&flusher),
+                kv: tablet::KvParts {
+                    dir: kv_dir.clone(),
+                    config: self.config.kv.clone(),
+                    environment: environment.clone(),
+                },
                 limits: self.config.limits.clone(),
                 reads: Arc::clone(reads),
                 clock: Arc::clone(&self.clock),
@@ -357,8 +370,17 @@ impl Ground {
             tablets.tablets.push(server);
             tablets.flushers.push(flusher);
             tablets.log_dirs.push(log_dir);
+            tablets.kv_dirs.push(kv_dir);
         }
         Ok(tablets)
+    }
+
+    fn kv_environment(&self) -> KvEnvironment {
+        let clock = Arc::clone(&self.clock);
+        KvEnvironment::new(
+            self.config.kv.environment(),
+            Arc::new(move || clock.now_ms()),
+        )
     }
 
     fn flusher(&self) -> Result<Flusher, Error> {
@@ -440,6 +462,7 @@ struct Tablets {
     peers: Vec<Peer>,
     flushers: Vec<Flusher>,
     log_dirs: Vec<PathBuf>,
+    kv_dirs: Vec<PathBuf>,
 }
 
 impl RunningServer {

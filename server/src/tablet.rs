@@ -2,12 +2,16 @@
 
 mod append;
 mod fetch;
+mod keyed;
 mod limit_scan;
+mod lookup;
 mod offsets;
+mod put;
 mod replica;
 mod retention;
 mod room;
 mod routing;
+mod scan_kv;
 mod table_info;
 #[cfg(test)]
 mod tests;
@@ -20,19 +24,25 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Notify, Semaphore, mpsc};
 use weir_catalog::clock::Clock;
+use weir_kv::KvEnvironment;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{ServerId, TableBucket, TableId};
 
 pub(crate) use append::{Append, Appending};
 pub(crate) use fetch::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched};
+pub(crate) use keyed::{KeyRules, Keyed, KnownSchema, Put};
+pub(crate) use limit_scan::LimitScan;
+pub(crate) use lookup::{LookupBucket, LookupBy, LookupRequest};
 pub(crate) use offsets::OffsetSpec;
+pub(crate) use put::{PutBucket, PutPending};
 use replica::Epochs;
 pub(crate) use replica::Replica;
 use room::Room;
+pub(crate) use scan_kv::{ScanPage, ScannerId};
 pub(crate) use table_info::TableInfo;
 
 use crate::cluster::MetadataCache;
-use crate::config::{LimitsConfig, LogConfig};
+use crate::config::{KvConfig, LimitsConfig, LogConfig};
 use crate::error::Error;
 use crate::log::LogOptions;
 use crate::memory::Memory;
@@ -53,11 +63,34 @@ pub(crate) struct Parts {
     pub(crate) log_dir: PathBuf,
     pub(crate) log_config: LogConfig,
     pub(crate) log_options: LogOptions,
+    pub(crate) kv: KvParts,
     pub(crate) limits: LimitsConfig,
     pub(crate) reads: Arc<Reads>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) shutdown: Shutdown,
+}
+
+/// Where and how a tablet server keeps the keys of primary-key tables.
+#[derive(Clone, Debug)]
+pub(crate) struct KvParts {
+    pub(crate) dir: PathBuf,
+    pub(crate) config: KvConfig,
+    /// Shared by all tablet servers of the process.
+    pub(crate) environment: KvEnvironment,
+}
+
+#[cfg(test)]
+impl KvParts {
+    fn for_tests(dir: impl Into<PathBuf>) -> Self {
+        let config = KvConfig::default();
+        let environment = KvEnvironment::new(config.environment(), Arc::new(|| 0));
+        Self {
+            dir: dir.into(),
+            config,
+            environment,
+        }
+    }
 }
 
 /// One tablet server of this process.
@@ -73,7 +106,7 @@ pub(crate) struct TabletServer {
     /// Appends, and reads, that may be on blocking threads at once.
     appends: Arc<Semaphore>,
     reads: Arc<Semaphore>,
-    room: Room,
+    room: Arc<Room>,
     /// Memory for answers that are being read and sent.
     answers: Memory,
     /// Wakes those who wait for a bucket to come or go.
@@ -119,7 +152,7 @@ impl TabletServer {
         );
         Arc::new(Self {
             parts,
-            room,
+            room: Arc::new(room),
             cache: Arc::default(),
             replicas: RwLock::default(),
             tables: Mutex::default(),

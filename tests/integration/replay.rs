@@ -1,5 +1,5 @@
-//! What released clients sent to a real server, sent to ours: the log-table frames of the captured
-//! sessions give the answers that the real server gave, but for ids, times and addresses.
+//! What released clients sent to a real server, sent to ours: the frames of the captured sessions
+//! give the answers that the real server gave, but for ids, times and addresses.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,11 +15,13 @@ use weir_protocol::ids::{LogOffset, WriterId};
 use weir_protocol::message::Request;
 use weir_protocol::proto::{self, PbBucketMetadata, PbTableMetadata};
 use weir_protocol::record::{batches, log_batch};
+use weir_protocol::schema::Schema;
 use weir_tests::cluster::Cluster;
 use weir_tests::wire::{Outcome, Wire};
 
 mod fields;
 mod flink;
+mod keys;
 
 /// A request with the answer it got.
 struct Exchange {
@@ -74,9 +76,11 @@ struct Ids {
     tables: BTreeMap<i64, i64>,
     partitions: BTreeMap<i64, i64>,
     writers: BTreeMap<i64, i64>,
-    /// Tables with a primary key, which are refused: by name and by captured id.
-    refused: BTreeSet<String>,
-    refused_ids: BTreeSet<i64>,
+    /// Tables with a primary key that a session found there, with rows: by name and by captured id.
+    left_out: BTreeSet<String>,
+    left_out_ids: BTreeSet<i64>,
+    /// The schemas of tables with a primary key, by captured id and schema id.
+    keyed: BTreeMap<(i64, i32), Schema>,
 }
 
 impl Ids {
@@ -281,7 +285,7 @@ impl Replay {
             ApiKey::GetLakeSnapshot => {
                 let request =
                     proto::GetLakeSnapshotRequest::decode(exchange.request.body.clone()).unwrap();
-                if !self.ids.refused.contains(&request.table_path.table_name) {
+                if !self.ids.left_out.contains(&request.table_path.table_name) {
                     self.same(
                         exchange,
                         |_, request: proto::GetLakeSnapshotRequest| request,
@@ -326,11 +330,10 @@ impl Replay {
                 )
                 .await;
             }
-            // Of tables with a primary key alone.
             ApiKey::PutKv
             | ApiKey::Lookup
             | ApiKey::PrefixLookup
-            | ApiKey::GetLatestKvSnapshots => {}
+            | ApiKey::GetLatestKvSnapshots => self.keys(api, exchange).await,
             other => panic!("{}: nothing is known of {other:?}", exchange.name),
         }
     }
@@ -370,33 +373,22 @@ impl Replay {
         let body = exchange.request.body.clone();
         match api {
             ApiKey::CreateTable => {
-                let request = proto::CreateTableRequest::decode(body).unwrap();
-                let name = request.table_path.table_name.clone();
-                let json = TableDescriptor::from_json(&request.table_json);
-                if self.ids.refused.contains(&name) {
-                    // It exists on the real server, which is what it answered.
-                } else if json.is_ok_and(|table| table.schema.has_primary_key()) {
-                    self.ids.refused.insert(name);
-                    let refused = self.send(exchange, &request).await;
-                    assert!(refused.is_err(), "{}: {refused:?}", exchange.name);
-                } else {
-                    self.plain::<proto::CreateTableRequest>(exchange).await;
-                }
+                self.plain::<proto::CreateTableRequest>(exchange).await;
             }
             ApiKey::DropTable => {
                 let request = proto::DropTableRequest::decode(body).unwrap();
-                if !self.ids.refused.contains(&request.table_path.table_name) {
+                if !self.ids.left_out.contains(&request.table_path.table_name) {
                     self.plain::<proto::DropTableRequest>(exchange).await;
                 }
             }
             ApiKey::TableExists => {
                 let request = proto::TableExistsRequest::decode(body).unwrap();
-                if !self.ids.refused.contains(&request.table_path.table_name) {
+                if !self.ids.left_out.contains(&request.table_path.table_name) {
                     self.plain::<proto::TableExistsRequest>(exchange).await;
                 }
             }
             _ => {
-                let refused = self.ids.refused.clone();
+                let refused = self.ids.left_out.clone();
                 let names = |answer: proto::ListTablesResponse| {
                     let kept = |name: &String| !refused.contains(name);
                     answer
@@ -420,7 +412,7 @@ impl Replay {
         match api {
             ApiKey::GetTableInfo => {
                 let request = proto::GetTableInfoRequest::decode(body).unwrap();
-                if self.ids.refused.contains(&request.table_path.table_name) {
+                if self.ids.left_out.contains(&request.table_path.table_name) {
                     return;
                 }
                 let shown = |answer: proto::GetTableInfoResponse| {
@@ -478,11 +470,11 @@ impl Replay {
     async fn metadata(&mut self, exchange: &Exchange) {
         let request = proto::MetadataRequest::decode(exchange.request.body.clone()).unwrap();
         let mut names = request.table_path.iter().map(|path| &path.table_name);
-        if names.any(|name| self.ids.refused.contains(name)) {
+        if names.any(|name| self.ids.left_out.contains(name)) {
             if let Ok(body) = &exchange.answer {
                 let answer = proto::MetadataResponse::decode(body.clone()).unwrap();
                 let ids = answer.table_metadata.iter().map(|table| table.table_id);
-                self.ids.refused_ids.extend(ids);
+                self.ids.left_out_ids.extend(ids);
             }
             return;
         }
@@ -520,6 +512,7 @@ impl Replay {
         };
         for (theirs, our) in captured.table_metadata.iter().zip(&ours.table_metadata) {
             self.ids.tables.insert(theirs.table_id, our.table_id);
+            self.remember_keys(theirs);
         }
         for theirs in &captured.partition_metadata {
             let mut all = ours.partition_metadata.iter();
@@ -560,7 +553,7 @@ impl Replay {
             ApiKey::FetchLog => self.fetch(exchange).await,
             ApiKey::ListOffsets => {
                 let request = proto::ListOffsetsRequest::decode(body).unwrap();
-                if self.ids.refused_ids.contains(&request.table_id) {
+                if self.ids.left_out_ids.contains(&request.table_id) {
                     return;
                 }
                 let ours = |ids: &Ids, mut request: proto::ListOffsetsRequest| {
@@ -607,7 +600,7 @@ impl Replay {
             }
             _ => {
                 let request = proto::LimitScanRequest::decode(body).unwrap();
-                if self.ids.refused_ids.contains(&request.table_id) {
+                if self.ids.left_out_ids.contains(&request.table_id) {
                     return;
                 }
                 let ours = |ids: &Ids, mut request: proto::LimitScanRequest| {
@@ -616,11 +609,12 @@ impl Replay {
                 };
                 let shown = |answer: proto::LimitScanResponse| {
                     let records = answer.records.unwrap_or_default();
-                    (
-                        answer.error_code.unwrap_or(0),
-                        answer.is_log_table,
-                        told(&records),
-                    )
+                    let shown = if answer.is_log_table == Some(false) {
+                        records
+                    } else {
+                        told(&records)
+                    };
+                    (answer.error_code.unwrap_or(0), answer.is_log_table, shown)
                 };
                 self.same(exchange, ours, shown).await;
             }
@@ -630,7 +624,7 @@ impl Replay {
     async fn fetch(&mut self, exchange: &Exchange) {
         let request = proto::FetchLogRequest::decode(exchange.request.body.clone()).unwrap();
         let mut tables = request.tables_req.iter();
-        if tables.any(|table| self.ids.refused_ids.contains(&table.table_id)) {
+        if tables.any(|table| self.ids.left_out_ids.contains(&table.table_id)) {
             return;
         }
         let ours = |ids: &Ids, mut request: proto::FetchLogRequest| {
@@ -648,6 +642,8 @@ impl Replay {
         // file shows that its rows are right.
         let mut tables = request.tables_req.iter();
         let is_projected = tables.any(|table| table.projection_pushdown_enabled);
+        let mut tables = request.tables_req.iter().map(|table| table.table_id);
+        let keyed = tables.find_map(|table| self.keyed_schemas(table));
         let shown = |answer: proto::FetchLogResponse| {
             let buckets = answer
                 .tables_resp
@@ -655,7 +651,9 @@ impl Replay {
                 .flat_map(|table| table.buckets_resp);
             let of = |bucket: proto::PbFetchLogRespForBucket| {
                 let records = bucket.records.unwrap_or_default();
-                let records = if is_projected {
+                let records = if let Some(schemas) = &keyed {
+                    keys::changes(schemas, &records)
+                } else if is_projected {
                     counted(&records)
                 } else {
                     told(&records)
@@ -676,7 +674,7 @@ impl Replay {
 }
 
 #[tokio::test]
-async fn the_log_table_frames_of_released_clients_get_the_answers_of_a_real_server() {
+async fn the_frames_of_released_clients_get_the_answers_of_a_real_server() {
     for session in [
         "java-0.9.1",
         "java-1.0.0",
@@ -696,6 +694,9 @@ async fn the_log_table_frames_of_released_clients_get_the_answers_of_a_real_serv
             ApiKey::ListOffsets,
             ApiKey::LimitScan,
             ApiKey::GetMetadata,
+            ApiKey::PutKv,
+            ApiKey::Lookup,
+            ApiKey::PrefixLookup,
         ] {
             assert!(replay.compared.contains(&api), "{session} has no {api:?}");
         }

@@ -30,6 +30,15 @@ const FORMAT: &[u8] = b"format";
 const BUCKET: &[u8] = b"bucket";
 const POSITION: &[u8] = b"position";
 
+/// What a scan found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Scanned {
+    /// Keys and values, in key order.
+    pub entries: Vec<(Bytes, StoredValue)>,
+    /// Whether there are more that did not fit.
+    pub is_cut: bool,
+}
+
 /// An open database. The fields are dropped in this order: who waits for `_closed` may open the
 /// directory again.
 pub(crate) struct Database {
@@ -230,8 +239,8 @@ impl Database {
     }
 
     /// The first `limit` entries whose key begins with `prefix`, in key order; a whole scan without
-    /// a prefix.
-    pub(crate) fn scan(&self, prefix: &[u8], limit: usize) -> Result<Vec<(Bytes, StoredValue)>> {
+    /// a prefix. It ends before the entry that does not fit into `max_bytes` of keys and rows.
+    pub(crate) fn scan(&self, prefix: &[u8], limit: usize, max_bytes: usize) -> Result<Scanned> {
         let mut options = ReadOptions::default();
         options.set_verify_checksums(true);
         if let Some(end) = after_prefix(prefix) {
@@ -240,10 +249,17 @@ impl Database {
         let mut entries = self.db.raw_iterator_opt(options);
         entries.seek(prefix);
         let mut found = Vec::new();
+        let mut left = max_bytes;
+        let mut is_cut = false;
         while found.len() < limit {
             let Some((key, value)) = entries.item() else {
                 break;
             };
+            let Some(rest) = left.checked_sub(key.len() + value.len()) else {
+                is_cut = true;
+                break;
+            };
+            left = rest;
             let value = StoredValue::decode(key, &Bytes::copy_from_slice(value))?;
             found.push((Bytes::copy_from_slice(key), value));
             entries.next();
@@ -251,7 +267,10 @@ impl Database {
         // An iterator that met an unreadable file looks as if it was at its end.
         let status = entries.status();
         status.map_err(|source| self.failed("scan", source))?;
-        Ok(found)
+        Ok(Scanned {
+            entries: found,
+            is_cut,
+        })
     }
 
     /// Lets no write happen until the guard is dropped.

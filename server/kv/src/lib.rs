@@ -34,6 +34,7 @@ pub mod upsert;
 pub mod value;
 
 pub use cursor::{CursorId, CursorStart, Page};
+pub use database::Scanned;
 pub use environment::{Clock, KvConfig, KvEnvironment};
 pub use error::{Error, Result};
 pub use pre_write_buffer::{FlushBatch, Newest, PreWriteBuffer, RowCountChange};

@@ -14,7 +14,7 @@ use tokio::task;
 use weir_protocol::ids::TableBucket;
 
 use crate::cursor::{CursorId, CursorStart, Cursors, Page};
-use crate::database::Database;
+use crate::database::{Database, Scanned};
 use crate::environment::KvEnvironment;
 use crate::error::{Error, Result};
 use crate::pre_write_buffer::FlushBatch;
@@ -150,7 +150,22 @@ impl KvStore {
     /// # Errors
     /// As [`Self::get`].
     pub async fn scan(&self, prefix: Bytes, limit: usize) -> Result<Vec<(Bytes, StoredValue)>> {
-        self.call(move |database| database.scan(&prefix, limit))
+        let scanned = self.scan_within(prefix, limit, usize::MAX).await?;
+        Ok(scanned.entries)
+    }
+
+    /// As [`Self::scan`], but ends before the entry that does not fit into `max_bytes` of keys and rows,
+    /// and says so.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub async fn scan_within(
+        &self,
+        prefix: Bytes,
+        limit: usize,
+        max_bytes: usize,
+    ) -> Result<Scanned> {
+        self.call(move |database| database.scan(&prefix, limit, max_bytes))
             .await
     }
 

@@ -10,12 +10,12 @@ use weir_protocol::proto::{
     DescribeClusterConfigsResponse, GetClusterHealthRequest, GetClusterHealthResponse,
     GetDatabaseInfoRequest, GetDatabaseInfoResponse, GetFileSystemSecurityTokenRequest,
     GetFileSystemSecurityTokenResponse, GetKvSnapshotMetadataRequest, GetLakeSnapshotRequest,
-    GetLakeSnapshotResponse, GetLatestKvSnapshotsRequest, GetTableInfoRequest,
-    GetTableInfoResponse, GetTableSchemaRequest, GetTableSchemaResponse, ListDatabasesRequest,
-    ListDatabasesResponse, ListPartitionInfosRequest, ListPartitionInfosResponse,
-    ListTablesRequest, ListTablesResponse, PbDatabaseSummary, PbDescribeConfig, PbKeyValue,
-    PbLakeSnapshotForBucket, PbPartitionInfo, PbPartitionSpec, TableExistsRequest,
-    TableExistsResponse,
+    GetLakeSnapshotResponse, GetLatestKvSnapshotsRequest, GetLatestKvSnapshotsResponse,
+    GetTableInfoRequest, GetTableInfoResponse, GetTableSchemaRequest, GetTableSchemaResponse,
+    ListDatabasesRequest, ListDatabasesResponse, ListPartitionInfosRequest,
+    ListPartitionInfosResponse, ListTablesRequest, ListTablesResponse, PbDatabaseSummary,
+    PbDescribeConfig, PbKeyValue, PbKvSnapshot, PbLakeSnapshotForBucket, PbPartitionInfo,
+    PbPartitionSpec, TableExistsRequest, TableExistsResponse,
 };
 
 use super::{Call, Outcome, Service, answer};
@@ -69,18 +69,7 @@ pub(super) async fn run_cluster(service: &Service, call: Call) -> Outcome {
     use ApiKey as K;
     let body = call.body;
     match call.api {
-        K::GetLatestKvSnapshots => {
-            answer(body, |request: GetLatestKvSnapshotsRequest| async move {
-                let table = service
-                    .reads
-                    .table(&TablePath::from(&request.table_path))
-                    .await?;
-                Err(Error::NoPrimaryKey {
-                    table: table.path.to_string(),
-                })
-            })
-            .await
-        }
+        K::GetLatestKvSnapshots => answer(body, |request| kv_snapshots(service, request)).await,
         K::GetKvSnapshotMetadata => {
             answer(body, |request: GetKvSnapshotMetadataRequest| async move {
                 let table = weir_protocol::ids::TableId(request.table_id);
@@ -241,6 +230,42 @@ fn fits(spec: &PartitionSpec, wanted: &PbPartitionSpec, table: &Table) -> Result
         }
     }
     Ok(true)
+}
+
+/// The newest snapshot of each bucket's keys: there are none yet, and readers begin with the log.
+async fn kv_snapshots(
+    service: &Service,
+    request: GetLatestKvSnapshotsRequest,
+) -> Result<GetLatestKvSnapshotsResponse, Error> {
+    let path = TablePath::from(&request.table_path);
+    let table = service.reads.table(&path).await?;
+    if !table.descriptor.schema.has_primary_key() {
+        return Err(Error::NoPrimaryKey {
+            table: path.to_string(),
+        });
+    }
+    let is_partitioned = table.descriptor.is_partitioned();
+    let (partition_id, count) = match request.partition_name {
+        Some(name) if is_partitioned => {
+            let partition = service.reads.partition(&path, &name).await?;
+            (Some(partition.id.0), partition.bucket_count)
+        }
+        Some(_) => return Err(weir_catalog::Error::TableNotPartitioned { path }.into()),
+        None if is_partitioned => {
+            let partition = String::new();
+            return Err(weir_catalog::Error::PartitionNotExist { path, partition }.into());
+        }
+        None => (None, table.bucket_count),
+    };
+    let bucket = |bucket_id| PbKvSnapshot {
+        bucket_id,
+        ..PbKvSnapshot::default()
+    };
+    Ok(GetLatestKvSnapshotsResponse {
+        table_id: table.table_id.0,
+        partition_id,
+        latest_snapshots: (0..count.0).map(bucket).collect(),
+    })
 }
 
 async fn lake_snapshot(

@@ -60,6 +60,12 @@ fn is_of_client(error: &Error) -> bool {
         error,
         Error::TooManyBuckets { .. }
             | Error::BadRequest { .. }
+            | Error::KeyMismatch { .. }
+            | Error::Kv(
+                weir_kv::Error::PartialUpdate { .. }
+                    | weir_kv::Error::NullValue { .. }
+                    | weir_kv::Error::NumbersUsedUp { .. }
+            )
             | Error::Catalog(weir_catalog::Error::DatabaseProtected { .. })
     )
 }
@@ -88,6 +94,14 @@ impl From<&Error> for ErrorCode {
             Error::MetaStore(_) => Self::UnknownServerError,
             Error::Catalog(source) => of_catalog(source),
             Error::Log(source) => of_log(source),
+            Error::Kv(source) => of_kv(source),
+            Error::BadKvBatch { .. } => Self::CorruptRecord,
+            Error::KeyMismatch { .. } => Self::UnknownServerError,
+            Error::TooManyChanges { .. } | Error::AnswerTooLarge { .. } => Self::RecordTooLarge,
+            Error::StateApart { .. } => Self::KvStorage,
+            Error::InvalidScan { .. } => Self::InvalidScanRequest,
+            Error::UnknownScanner => Self::UnknownScannerId,
+            Error::OldKeys { .. } => Self::UnsupportedVersion,
             Error::Protocol(_) => Self::InvalidTable,
             Error::StoredBatch { .. } => Self::CorruptRecord,
             Error::UnknownApi { .. } | Error::UnsupportedVersion { .. } => Self::UnsupportedVersion,
@@ -196,6 +210,37 @@ fn of_log(error: &log::Error) -> ErrorCode {
         log::Error::OutOfOrderSequence { .. } => ErrorCode::OutOfOrderSequence,
         log::Error::OutOfRange { .. } => ErrorCode::LogOffsetOutOfRange,
         log::Error::Closed { .. } => ErrorCode::NotLeaderOrFollower,
+    }
+}
+
+fn of_kv(error: &weir_kv::Error) -> ErrorCode {
+    use weir_kv::Error as E;
+    match error {
+        E::Corrupt { .. }
+        | E::Disk { .. }
+        | E::RocksDb { .. }
+        | E::CorruptValue { .. }
+        | E::NewerValueLayout { .. }
+        | E::OtherBucket { .. }
+        | E::NewerFormat { .. }
+        | E::Remote { .. }
+        | E::CorruptSnapshot { .. }
+        | E::NewerSnapshot { .. } => ErrorCode::KvStorage,
+        E::Closed { .. } => ErrorCode::NotLeaderOrFollower,
+        E::UnknownSchema { .. } => ErrorCode::SchemaNotExist,
+        E::TargetColumns { .. } => ErrorCode::InvalidTargetColumn,
+        E::TableProperty { .. } => ErrorCode::InvalidConfig,
+        E::DeletesDisabled => ErrorCode::DeletionDisabled,
+        E::TooManyCursors { .. } => ErrorCode::TooManyScanners,
+        E::CursorExpired { .. } => ErrorCode::ScannerExpired,
+        E::UnknownCursor { .. } => ErrorCode::UnknownScannerId,
+        E::PageOrder { .. } => ErrorCode::InvalidScanRequest,
+        E::SchemaIdRange { .. }
+        | E::OffsetOrder { .. }
+        | E::PartialUpdate { .. }
+        | E::NumbersUsedUp { .. }
+        | E::NullValue { .. }
+        | E::Row { .. } => ErrorCode::UnknownServerError,
     }
 }
 

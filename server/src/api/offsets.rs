@@ -100,7 +100,7 @@ async fn stats(
             ..PbTableStatsRespForBucket::default()
         };
         match tablet.leader_for(bucket, asked.routing_bucket_count) {
-            Ok(replica) => entry.row_count = Some(replica.row_count()),
+            Ok(replica) => entry.row_count = replica.row_count(),
             Err(error) => {
                 (entry.error_code, entry.error_message) = Failure::from(error).fields();
             }

@@ -1,4 +1,5 @@
-//! `LIMIT_SCAN`: the newest rows of a bucket. Its errors are told inside of the answer.
+//! `LIMIT_SCAN`: the newest rows of a log, or the first rows of keys. Its errors are told inside of the
+//! answer.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use weir_protocol::ids::{BucketId, PartitionId, TableBucket, TableId};
 use weir_protocol::proto::{LimitScanRequest, LimitScanResponse};
 
 use super::{Answer, Call, Failure, Outcome, decode};
-use crate::tablet::TabletServer;
+use crate::tablet::{LimitScan, TabletServer};
 
 pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
     let request: LimitScanRequest = decode(call.api, call.body)?;
@@ -16,12 +17,16 @@ pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
         bucket: BucketId(request.bucket_id),
     };
     let found = tablet
-        .newest(bucket, request.routing_bucket_count, request.limit)
+        .limit_scan(bucket, request.routing_bucket_count, request.limit)
         .await;
     let mut response = LimitScanResponse::default();
     match found {
-        Ok((records, memory)) => {
-            response.is_log_table = Some(true);
+        Ok(LimitScan {
+            records,
+            is_log_table,
+            memory,
+        }) => {
+            response.is_log_table = Some(is_log_table);
             response.records = Some(records);
             Ok(Answer::new(response).holding(memory))
         }

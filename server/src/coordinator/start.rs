@@ -58,7 +58,7 @@ impl Coordinator {
     /// Those of the catalog: what exists could not be read.
     pub(crate) async fn bring_up(
         self: &Arc<Self>,
-        logs: LogFolders,
+        folders: Vec<LogFolders>,
         limit: Duration,
     ) -> Result<(), Error> {
         let all = self.read_everything().await?;
@@ -67,7 +67,8 @@ impl Coordinator {
         } else {
             self.finish_drops(&all).await?;
             let gone = Gone::of(&all, &**self.parts.catalog.store()).await?;
-            tokio::task::spawn_blocking(move || gone.remove_from(&logs)).await?;
+            let remove = move || folders.iter().for_each(|one| gone.remove_from(one));
+            tokio::task::spawn_blocking(remove).await?;
         }
         let wanted = all.wanted();
         let coordinator = Arc::clone(self);

@@ -172,6 +172,25 @@ impl Batches {
         Ok(Self { bytes, headers })
     }
 
+    /// One batch that the server made itself: a changelog, which no client may append.
+    ///
+    /// # Errors
+    /// [`Error::BadBatch`] if it is longer than batches may be, or none.
+    pub fn made(bucket: TableBucket, bytes: Bytes, max_batch_bytes: usize) -> Result<Self> {
+        let refuse = |fault| Error::BadBatch {
+            bucket,
+            index: 0,
+            fault,
+        };
+        let header = BatchHeader::parse(&bytes).map_err(refuse)?;
+        if header.size_bytes != bytes.len() || header.size_bytes > max_batch_bytes {
+            let length = i64::try_from(header.size_bytes).unwrap_or(i64::MAX);
+            return Err(refuse(BatchFault::Length(length)));
+        }
+        let headers = vec![header];
+        Ok(Self { bytes, headers })
+    }
+
     /// How many records the batches hold together.
     pub fn record_count(&self) -> u64 {
         self.headers

@@ -305,6 +305,7 @@ impl<R: AsyncRead + Send + Sync + Unpin> Reader<'_, R> {
         )?;
         Ok(Routed::Call(Call {
             api,
+            version: request.version,
             body: request.body,
         }))
     }

@@ -1,4 +1,4 @@
-//! The newest rows of a bucket.
+//! Some rows of a bucket: the newest of a log, the first of keys.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,26 +12,53 @@ use super::{Replica, TabletServer, on_blocking_thread};
 use crate::error::Error;
 use crate::memory::give_back_beyond;
 
+/// Rows of a bucket.
+pub(crate) struct LimitScan {
+    /// Log batches, or a batch of values.
+    pub(crate) records: Bytes,
+    pub(crate) is_log_table: bool,
+    /// Given back once the answer is sent.
+    pub(crate) memory: Option<OwnedSemaphorePermit>,
+}
+
 impl TabletServer {
-    /// Batches that hold the last `limit` rows below the high watermark, and maybe some before; the newest of
-    /// them if all are more than one answer may have. With the memory they take.
+    /// Some rows of a bucket: the last `limit` of a log, the first `limit` of keys. With the memory they
+    /// take.
     ///
     /// # Errors
     /// Those of [`TabletServer::leader_for`]; [`Error::BadRequest`] for a limit that is not positive.
-    pub(crate) async fn newest(
+    pub(crate) async fn limit_scan(
         self: &Arc<Self>,
         bucket: TableBucket,
         routing_bucket_count: Option<i32>,
         limit: i32,
-    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Error> {
+    ) -> Result<LimitScan, Error> {
         let replica = self.leader_for(bucket, routing_bucket_count)?;
-        if limit <= 0 {
-            let reason = format!("limit {limit} is not positive");
-            return Err(Error::BadRequest {
-                api: ApiKey::LimitScan,
-                reason,
-            });
-        }
+        let rows = usize::try_from(limit).ok().filter(|rows| *rows > 0);
+        let rows = rows.ok_or_else(|| Error::BadRequest {
+            api: ApiKey::LimitScan,
+            reason: format!("limit {limit} is not positive"),
+        })?;
+        let is_log_table = !replica.table.has_keys();
+        let (records, memory) = if is_log_table {
+            self.newest(replica, limit).await?
+        } else {
+            self.first_rows(&replica, rows).await?
+        };
+        Ok(LimitScan {
+            records,
+            is_log_table,
+            memory,
+        })
+    }
+
+    /// Batches that hold the last `limit` rows below the high watermark, and maybe some before; the newest of
+    /// them if all are more than one answer may have. With the memory they take.
+    async fn newest(
+        self: &Arc<Self>,
+        replica: Arc<Replica>,
+        limit: i32,
+    ) -> Result<(Bytes, Option<OwnedSemaphorePermit>), Error> {
         let max_bytes = self.parts.limits.max_fetch_bytes;
         let (end, start) = (replica.high_watermark(), replica.start_offset());
         let oldest = LogOffset(end.0.saturating_sub(i64::from(limit)).max(start.0));

@@ -7,9 +7,11 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use weir_catalog::sentence::sentence;
+use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
 
-use super::TableInfo;
+use super::transitions::close_log;
+use super::{Keyed, TableInfo};
 use crate::error::Error;
 use crate::log::{self, Appended, Batches, Flushed, Log, ReadBatches};
 use crate::notice::Notice;
@@ -28,6 +30,8 @@ pub(crate) struct Replica {
     pub(crate) table: Arc<TableInfo>,
     epochs: Mutex<Epochs>,
     log: Arc<Log>,
+    /// Of a primary-key table.
+    keyed: Option<Keyed>,
     max_batch_bytes: usize,
     lake_end: AtomicI64,
     append_failed: Mutex<Notice>,
@@ -51,7 +55,12 @@ pub(crate) struct ReplicaParts {
 }
 
 impl Replica {
-    pub(crate) fn new(parts: ReplicaParts, log: Arc<Log>, max_batch_bytes: usize) -> Self {
+    pub(crate) fn new(
+        parts: ReplicaParts,
+        log: Arc<Log>,
+        keyed: Option<Keyed>,
+        max_batch_bytes: usize,
+    ) -> Self {
         Self {
             bucket: parts.bucket,
             path: parts.path,
@@ -60,6 +69,7 @@ impl Replica {
             table: parts.table,
             epochs: Mutex::new(parts.epochs),
             log,
+            keyed,
             max_batch_bytes,
             lake_end: AtomicI64::new(NOT_IN_LAKE),
             append_failed: Mutex::default(),
@@ -84,11 +94,26 @@ impl Replica {
         *self.epochs.lock() = epochs;
     }
 
+    /// The keys of a primary-key table.
+    ///
+    /// # Errors
+    /// [`Error::NoPrimaryKey`] for a log table.
+    pub(crate) fn keyed(&self) -> Result<&Keyed, Error> {
+        let table = || self.path.to_string();
+        let keyed = self.keyed.as_ref();
+        keyed.ok_or_else(|| Error::NoPrimaryKey { table: table() })
+    }
+
     /// Appends whole batches. Blocks.
     ///
     /// # Errors
-    /// [`Error::UnknownSchema`], and those of the log, which is as before then.
+    /// [`Error::PrimaryKeyTable`]; [`Error::UnknownSchema`], and those of the log, which is as before then.
     pub(crate) fn append(&self, records: Bytes, now_ms: i64) -> Result<(Appended, u64), Error> {
+        if self.keyed.is_some() {
+            return Err(Error::PrimaryKeyTable {
+                table: self.path.to_string(),
+            });
+        }
         let batches = Batches::check(self.bucket, records, self.max_batch_bytes)?;
         let latest = self.table.latest_schema();
         let unknown = |schema: i32| schema < 1 || schema > latest.0;
@@ -128,9 +153,13 @@ impl Replica {
         Ok(self.log.read_at_most(from, limits, upto)?)
     }
 
-    /// The offset after the last record that clients may read: all before it is flushed.
+    /// The offset after the last record that clients may read: all before it is flushed, and, of a
+    /// primary-key table, in what lookups see.
     pub(crate) fn high_watermark(&self) -> LogOffset {
-        self.log.flushed_end()
+        match &self.keyed {
+            Some(keyed) => keyed.visible_end(),
+            None => self.log.flushed_end(),
+        }
     }
 
     /// The first offset that is held.
@@ -143,19 +172,40 @@ impl Replica {
         self.log.log_end()
     }
 
-    /// Rows that clients can read.
-    pub(crate) fn row_count(&self) -> i64 {
-        (self.high_watermark().0 - self.start_offset().0).max(0)
+    /// Rows that clients can read; of a primary-key table, its keys, unless they were written without
+    /// looking whether they existed.
+    pub(crate) fn row_count(&self) -> Option<i64> {
+        match &self.keyed {
+            Some(keyed) => {
+                let position = keyed.store().position().ok()?;
+                i64::try_from(position.row_count?).ok()
+            }
+            None => Some((self.high_watermark().0 - self.start_offset().0).max(0)),
+        }
     }
 
     /// Ends once the high watermark has reached `offset`.
     pub(crate) async fn reached(&self, offset: LogOffset) -> Result<(), Error> {
-        Ok(self.log.wait_flushed(offset).await?)
+        let Some(keyed) = &self.keyed else {
+            return Ok(self.log.wait_flushed(offset).await?);
+        };
+        if keyed.reached(offset).await {
+            return Ok(());
+        }
+        self.log.wait_flushed(offset).await?;
+        Err(Error::Offline {
+            bucket: self.bucket,
+            code: ErrorCode::KvStorage,
+            reason: "its keys take no more writes".to_owned(),
+        })
     }
 
     /// Tells when the high watermark moves.
     pub(crate) fn watch(&self) -> watch::Receiver<Flushed> {
-        self.log.subscribe_flushed()
+        match &self.keyed {
+            Some(keyed) => keyed.watch(),
+            None => self.log.subscribe_flushed(),
+        }
     }
 
     /// The first offset committed at or after `timestamp_ms`. Blocks.
@@ -177,5 +227,13 @@ impl Replica {
 
     pub(crate) fn log(&self) -> &Arc<Log> {
         &self.log
+    }
+
+    /// Closes the log, and the keys beside it: what was appended and put is on disk then.
+    pub(super) async fn close(&self) {
+        match &self.keyed {
+            Some(keyed) => keyed.close().await,
+            None => close_log(Arc::clone(&self.log)).await,
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Old rows go: by age and size, but never a row that the lake still needs.
+//! Old rows go: by age and size, but never a row that the lake, or a restart of its keys, still needs.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,11 +22,27 @@ impl TabletServer {
                 () = self.parts.shutdown.begun() => return,
                 _ = ticks.tick() => {}
             }
+            self.tend_keys().await;
             let server = Arc::clone(&self);
             let expired = tokio::task::spawn_blocking(move || server.expire()).await;
             if let Err(error) = expired {
                 tracing::error!(%error, "old rows are not removed any more");
                 return;
+            }
+        }
+    }
+
+    /// Looks after the keys of all buckets.
+    pub(crate) async fn tend_keys(&self) {
+        let now_ms = self.parts.clock.now_ms();
+        let max_replay_bytes = self.parts.kv.config.max_replay_bytes;
+        for replica in self.leaders() {
+            if self.parts.shutdown.has_begun() {
+                return;
+            }
+            if let Ok(keyed) = replica.keyed() {
+                let wanted = self.wanted_below(&replica, now_ms);
+                keyed.tend(replica.log(), max_replay_bytes, wanted).await;
             }
         }
     }
@@ -106,6 +122,10 @@ fn expired_below(replica: &Replica, wanted: LogOffset) -> Option<LogOffset> {
         replica.lake_end()?
     } else {
         readable
+    };
+    let bound = match replica.keyed() {
+        Ok(keyed) => bound.min(keyed.durable_end()?),
+        Err(_) => bound,
     };
     let offset = wanted.min(bound).min(readable);
     (offset > replica.start_offset()).then_some(offset)

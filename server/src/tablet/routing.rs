@@ -19,22 +19,7 @@ impl TabletServer {
         bucket: TableBucket,
         given: Option<i32>,
     ) -> Result<Arc<Replica>, Error> {
-        let server = self.parts.id;
-        let replica = match self.replicas.read().get(&bucket) {
-            Some(Slot::Leader(replica)) => Arc::clone(replica),
-            Some(slot) => {
-                let Some(offline) = slot.offline() else {
-                    return Err(Error::NotLeader { bucket, server });
-                };
-                return Err(Error::Offline {
-                    bucket,
-                    code: offline.code,
-                    reason: offline.reason.clone(),
-                });
-            }
-            None if self.cache.knows(bucket) => return Err(Error::NotLeader { bucket, server }),
-            None => return Err(Error::UnknownBucket { bucket }),
-        };
+        let replica = self.leader_of(bucket)?;
         let epoch = replica
             .bucket_count_epoch
             .max(self.cache.bucket_count_epoch(bucket.table));
@@ -46,6 +31,29 @@ impl TabletServer {
             });
         }
         Ok(replica)
+    }
+
+    /// The bucket's leader here, for a request that was routed before.
+    ///
+    /// # Errors
+    /// [`Error::UnknownBucket`], [`Error::Offline`], [`Error::NotLeader`].
+    pub(super) fn leader_of(&self, bucket: TableBucket) -> Result<Arc<Replica>, Error> {
+        let server = self.parts.id;
+        match self.replicas.read().get(&bucket) {
+            Some(Slot::Leader(replica)) => Ok(Arc::clone(replica)),
+            Some(slot) => {
+                let Some(offline) = slot.offline() else {
+                    return Err(Error::NotLeader { bucket, server });
+                };
+                Err(Error::Offline {
+                    bucket,
+                    code: offline.code,
+                    reason: offline.reason.clone(),
+                })
+            }
+            None if self.cache.knows(bucket) => Err(Error::NotLeader { bucket, server }),
+            None => Err(Error::UnknownBucket { bucket }),
+        }
     }
 }
 

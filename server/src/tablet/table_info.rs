@@ -5,10 +5,11 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use parking_lot::{Mutex, RwLock};
+use weir_catalog::catalog::Table;
 use weir_protocol::ids::{SchemaId, TableId, TablePath};
 use weir_protocol::proto::UpdateMetadataRequest;
 
-use super::TabletServer;
+use super::{KeyRules, TabletServer};
 use crate::error::Error;
 use crate::reads::{Reads, TableSettings};
 
@@ -19,6 +20,8 @@ pub(crate) struct TableInfo {
     path: TablePath,
     settings: RwLock<TableSettings>,
     schemas: Mutex<HashMap<SchemaId, SchemaRef>>,
+    /// Of a primary-key table.
+    keys: RwLock<Option<Arc<KeyRules>>>,
 }
 
 impl TableInfo {
@@ -27,20 +30,42 @@ impl TableInfo {
     /// # Errors
     /// [`Error::OtherTable`] if another table has the name now; those of the catalog.
     pub(crate) async fn load(id: TableId, path: TablePath, reads: &Reads) -> Result<Self, Error> {
-        let settings = reads.table_settings(&path, id).await?;
+        let table = reads.table_with_id(&path, id).await?;
+        let settings = reads.settings_of(&table)?;
+        let keys = load_key_rules(&table, None, reads).await?;
         Ok(Self {
             id,
             path,
             settings: RwLock::new(settings),
             schemas: Mutex::default(),
+            keys: RwLock::new(keys),
         })
     }
 
     /// Looks the table up again: a schema was added, or a property changed.
     pub(crate) async fn refresh(&self, reads: &Reads) -> Result<(), Error> {
-        let settings = reads.table_settings(&self.path, self.id).await?;
+        let table = reads.table_with_id(&self.path, self.id).await?;
+        let settings = reads.settings_of(&table)?;
+        let known = self.keys.read().clone();
+        let keys = load_key_rules(&table, known, reads).await?;
         *self.settings.write() = settings;
+        *self.keys.write() = keys;
         Ok(())
+    }
+
+    /// Whether its rows have keys.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.keys.read().is_some()
+    }
+
+    /// How its rows become keys and values.
+    ///
+    /// # Errors
+    /// [`Error::NoPrimaryKey`] of a log table.
+    pub(crate) fn key_rules(&self) -> Result<Arc<KeyRules>, Error> {
+        let table = || self.path.to_string();
+        let rules = self.keys.read().clone();
+        rules.ok_or_else(|| Error::NoPrimaryKey { table: table() })
     }
 
     /// The newest schema.
@@ -76,6 +101,21 @@ impl TableInfo {
         self.schemas.lock().insert(id, Arc::clone(&schema));
         Ok(schema)
     }
+}
+
+/// The rules of a primary-key table, with all its schemas.
+async fn load_key_rules(
+    table: &Table,
+    known: Option<Arc<KeyRules>>,
+    reads: &Reads,
+) -> Result<Option<Arc<KeyRules>>, Error> {
+    if !table.descriptor.schema.has_primary_key() {
+        return Ok(None);
+    }
+    let known = known.map(|rules| rules.known().clone()).unwrap_or_default();
+    let known = reads.schemas(table, known).await?;
+    let rules = KeyRules::new(&table.path, &table.descriptor, table.schema_id, known)?;
+    Ok(Some(Arc::new(rules)))
 }
 
 impl TabletServer {

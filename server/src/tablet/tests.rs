@@ -30,7 +30,10 @@ use weir_protocol::record::arrow::{Compression, encode_append};
 use weir_protocol::record::log_batch;
 use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
-use super::{Append, Columns, FetchAnswer, FetchBucket, FetchRequest, Parts, TabletServer};
+use super::{
+    Append, Columns, FetchAnswer, FetchBucket, FetchRequest, KvParts, LimitScan, Parts,
+    TabletServer,
+};
 use crate::api::error::Failure;
 use crate::config::{LimitsConfig, LogConfig};
 use crate::error::Error;
@@ -141,6 +144,7 @@ impl World {
                 config,
                 flusher: Some(flusher.handle()),
             },
+            kv: KvParts::for_tests("/kv"),
             limits: LimitsConfig::default(),
             reads: Arc::new(Reads::new(self.catalog.clone(), String::new(), Vec::new())),
             clock: Arc::new(ManualClock::new(1)),
@@ -481,8 +485,10 @@ async fn answers_take_as_much_memory_as_they_have_bytes() {
             "{taken}"
         );
     }
-    let newest = life.server.newest(life.bucket, Some(1), 1).await;
-    let (records, memory) = newest.unwrap();
+    let newest = life.server.limit_scan(life.bucket, Some(1), 1).await;
+    let LimitScan {
+        records, memory, ..
+    } = newest.unwrap();
     let taken = memory.unwrap().num_permits() * 1024;
     assert!(
         (records.len()..records.len() + 1024).contains(&taken),

@@ -1,7 +1,7 @@
 //! Buckets come and go, as the coordinator says.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
@@ -185,6 +185,7 @@ impl TabletServer {
             .await
             .map_err(|_| Error::Stopping)?;
         let server = Arc::clone(self);
+        let has_keys = change.table.has_keys();
         let is_first = asked.leader_epoch == 0;
         let open = move || {
             let dir = server.log_dir(bucket);
@@ -199,7 +200,9 @@ impl TabletServer {
                 tracing::warn!(%bucket, folder = %dir.display(),
                     "the folder of a log that was led before is not there: what it held beyond the lake is lost");
             }
-            let log = server.open_log(bucket, lake_end, is_first)?;
+            // A changelog that lost changes says nothing of its keys: it does not go on behind them.
+            let goes_on_at = lake_end.filter(|_| !has_keys);
+            let log = server.open_log(bucket, goes_on_at, is_first)?;
             match must_hold {
                 Some(source) if log.log_end() == LogOffset(0) => {
                     Err(Error::TableNotRead { bucket, source })
@@ -208,7 +211,15 @@ impl TabletServer {
             }
         };
         let log = tokio::task::spawn_blocking(open).await??;
-        let replica = Replica::new(parts, log, self.parts.log_options.config.max_batch_bytes);
+        let keyed = match self.open_keys(&log, &parts.table, lake_end).await {
+            Ok(keyed) => keyed,
+            Err(error) => {
+                close_log(log).await;
+                return Err(error);
+            }
+        };
+        let max_batch_bytes = self.parts.log_options.config.max_batch_bytes;
+        let replica = Replica::new(parts, log, keyed, max_batch_bytes);
         if let Some(lake_end) = lake_end {
             replica.raise_lake_end(lake_end);
         }
@@ -294,7 +305,7 @@ impl TabletServer {
             }
         };
         if let Some(replica) = unwanted {
-            close_log(Arc::clone(replica.log())).await;
+            replica.close().await;
         }
         self.changed.notify_waiters();
         failure
@@ -327,6 +338,9 @@ impl TabletServer {
         let log = match slot {
             Some(Slot::Leader(replica)) => {
                 self.parts.metrics.leaders.dec();
+                if !delete || replica.table.has_keys() {
+                    replica.close().await;
+                }
                 Some(Arc::clone(replica.log()))
             }
             Some(slot) => {
@@ -339,9 +353,9 @@ impl TabletServer {
         };
         if !delete {
             let Some(log) = log else { return Ok(None) };
-            close_log(Arc::clone(&log)).await;
             return Ok(log.is_closed().then(|| log.log_end()));
         }
+        self.remove_keys(bucket).await?;
         let (dir, root) = (self.log_dir(bucket), self.parts.log_dir.clone());
         let disk = Arc::clone(&self.parts.log_options.disk);
         let remove = move || {
@@ -402,19 +416,24 @@ impl TabletServer {
     /// Closes all logs; what was appended is on disk then.
     pub(crate) async fn close(&self) {
         for replica in self.leaders() {
-            close_log(Arc::clone(replica.log())).await;
+            replica.close().await;
         }
     }
 
     /// Where a bucket's log is kept. Made of ids alone: no name ever becomes a path.
     pub(crate) fn log_dir(&self, bucket: TableBucket) -> PathBuf {
-        let mut dir = self.parts.log_dir.join(format!("table-{}", bucket.table));
-        if let Some(partition) = bucket.partition {
-            dir.push(format!("partition-{partition}"));
-        }
-        dir.push(format!("bucket-{}", bucket.bucket));
-        dir
+        bucket_dir(&self.parts.log_dir, bucket)
     }
+}
+
+/// The folder of a bucket below one of the roots.
+pub(super) fn bucket_dir(root: &Path, bucket: TableBucket) -> PathBuf {
+    let mut dir = root.join(format!("table-{}", bucket.table));
+    if let Some(partition) = bucket.partition {
+        dir.push(format!("partition-{partition}"));
+    }
+    dir.push(format!("bucket-{}", bucket.bucket));
+    dir
 }
 
 enum Admitted {
@@ -442,7 +461,7 @@ async fn acknowledge(
     }
 }
 
-async fn close_log(log: Arc<Log>) {
+pub(super) async fn close_log(log: Arc<Log>) {
     let bucket = log.bucket();
     match tokio::task::spawn_blocking(move || log.close()).await {
         Ok(Ok(())) => {}
@@ -451,7 +470,7 @@ async fn close_log(log: Arc<Log>) {
     }
 }
 
-fn remove_dir(disk: &dyn Disk, dir: &std::path::Path) -> Result<(), Error> {
+fn remove_dir(disk: &dyn Disk, dir: &Path) -> Result<(), Error> {
     match disk.remove_dir_all(dir) {
         Err(source) if source.kind() != std::io::ErrorKind::NotFound => Err(Error::Disk {
             path: dir.to_owned(),

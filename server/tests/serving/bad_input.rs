@@ -110,6 +110,13 @@ async fn names_and_descriptors_that_are_wrong_are_refused() {
     let mut keyed = descriptor(1);
     keyed.schema =
         weir_protocol::schema::Schema::new(schema().columns, vec!["id".to_owned()]).unwrap();
+    let with = |key: &str, value: &str| {
+        let mut keyed = keyed.clone();
+        keyed.properties.insert(key.to_owned(), value.to_owned());
+        keyed
+    };
+    let expiring = with("table.kv.ttl", "1 d");
+    let aggregating = with("table.merge-engine", "aggregation");
     let mut unknown = descriptor(1);
     unknown
         .properties
@@ -126,7 +133,14 @@ async fn names_and_descriptors_that_are_wrong_are_refused() {
             table("db", "t", b"no json".to_vec()),
             ErrorCode::InvalidTable,
         ),
-        (table("db", "t", keyed.to_json()), ErrorCode::InvalidTable),
+        (
+            table("db", "t", expiring.to_json()),
+            ErrorCode::InvalidConfig,
+        ),
+        (
+            table("db", "t", aggregating.to_json()),
+            ErrorCode::InvalidConfig,
+        ),
         (
             table("db", "t", unknown.to_json()),
             ErrorCode::InvalidConfig,

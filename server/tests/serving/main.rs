@@ -9,6 +9,7 @@
 )]
 
 mod bad_input;
+mod keys;
 mod lake;
 mod limits;
 mod rig;

@@ -105,8 +105,8 @@ impl Replay {
                     let info: GetTableInfoResponse = answer(exchange).unwrap();
                     let mut table = TableDescriptor::from_json(&info.table_json).unwrap();
                     if table.schema.has_primary_key() {
-                        self.ids.refused.insert(path.table_name);
-                        self.ids.refused_ids.insert(info.table_id);
+                        self.ids.left_out.insert(path.table_name);
+                        self.ids.left_out_ids.insert(info.table_id);
                         continue;
                     }
                     let of_catalog = |name: &String| name.starts_with("table.datalake.paimon.");
@@ -158,7 +158,7 @@ impl Replay {
             }
             let fetched: FetchLogResponse = answer(exchange).unwrap();
             for table in fetched.tables_resp {
-                if self.ids.refused_ids.contains(&table.table_id) {
+                if self.ids.left_out_ids.contains(&table.table_id) {
                     continue;
                 }
                 for bucket in table.buckets_resp {
@@ -222,7 +222,7 @@ impl Replay {
             ApiKey::CommitLakeTableSnapshot => self.commit_snapshot(exchange, rounds).await,
             ApiKey::GetLakeSnapshot => self.lake_snapshot(exchange).await,
             ApiKey::ListOffsets | ApiKey::FetchLog => {
-                if !self.is_of_refused(exchange) {
+                if !self.is_of_left_out(exchange) {
                     self.take(exchange).await;
                 }
             }
@@ -230,16 +230,16 @@ impl Replay {
         }
     }
 
-    fn is_of_refused(&self, exchange: &Exchange) -> bool {
+    fn is_of_left_out(&self, exchange: &Exchange) -> bool {
         let body = &exchange.request.body;
         if exchange.request.api_key == ApiKey::FetchLog.key() {
             let tables = decoded::<FetchLogRequest>(body).tables_req;
             tables
                 .iter()
-                .any(|table| self.ids.refused_ids.contains(&table.table_id))
+                .any(|table| self.ids.left_out_ids.contains(&table.table_id))
         } else {
             let table = decoded::<proto::ListOffsetsRequest>(body).table_id;
-            self.ids.refused_ids.contains(&table)
+            self.ids.left_out_ids.contains(&table)
         }
     }
 
@@ -260,7 +260,7 @@ impl Replay {
         let expected: LakeTieringHeartbeatResponse = answer(exchange).unwrap();
         let of_log_tables = |entries: &[PbHeartbeatReqForTable]| -> Vec<_> {
             let known =
-                |entry: &&PbHeartbeatReqForTable| !self.ids.refused_ids.contains(&entry.table_id);
+                |entry: &&PbHeartbeatReqForTable| !self.ids.left_out_ids.contains(&entry.table_id);
             let ours = |entry: &PbHeartbeatReqForTable| PbHeartbeatReqForTable {
                 table_id: self.ids.table(entry.table_id),
                 coordinator_epoch: rounds.coordinator,
@@ -270,7 +270,7 @@ impl Replay {
             entries.iter().filter(known).map(ours).collect()
         };
         let forced = captured.force_finished_tables.iter();
-        let forced = forced.filter(|table| !self.ids.refused_ids.contains(table));
+        let forced = forced.filter(|table| !self.ids.left_out_ids.contains(table));
         let request = LakeTieringHeartbeatRequest {
             tiering_tables: of_log_tables(&captured.tiering_tables),
             finished_tables: of_log_tables(&captured.finished_tables),
@@ -291,7 +291,7 @@ impl Replay {
             let id = |table: i64| if ours { table } else { self.ids.table(table) };
             let known = entries
                 .iter()
-                .filter(|entry| !self.ids.refused_ids.contains(&entry.table_id) || ours);
+                .filter(|entry| !self.ids.left_out_ids.contains(&entry.table_id) || ours);
             known
                 .map(|entry| (id(entry.table_id), code(entry)))
                 .collect()
@@ -330,7 +330,7 @@ impl Replay {
         let Some(given) = expected.tiering_table else {
             return;
         };
-        if self.ids.refused_ids.contains(&given.table_id) {
+        if self.ids.left_out_ids.contains(&given.table_id) {
             return;
         }
         let wanted = self.ids.table(given.table_id);
@@ -366,7 +366,7 @@ impl Replay {
         if request
             .bucket_offsets
             .iter()
-            .any(|table| self.ids.refused_ids.contains(&table.table_id))
+            .any(|table| self.ids.left_out_ids.contains(&table.table_id))
         {
             return;
         }
@@ -403,7 +403,7 @@ impl Replay {
         if request
             .tables_req
             .iter()
-            .any(|table| self.ids.refused_ids.contains(&table.table_id()))
+            .any(|table| self.ids.left_out_ids.contains(&table.table_id()))
         {
             return;
         }
@@ -436,7 +436,7 @@ impl Replay {
 
     async fn lake_snapshot(&mut self, exchange: &Exchange) {
         let request: GetLakeSnapshotRequest = decoded(&exchange.request.body);
-        if self.ids.refused.contains(&request.table_path.table_name) {
+        if self.ids.left_out.contains(&request.table_path.table_name) {
             return;
         }
         let ours: BTreeMap<_, _> = self

@@ -293,7 +293,7 @@ async fn a_start_that_takes_too_long_goes_on_with_what_is_left() {
         disk: Arc::new(FileSystem),
         dirs: Vec::new(),
     };
-    world.coordinator.bring_up(logs, limit).await.unwrap();
+    world.coordinator.bring_up(vec![logs], limit).await.unwrap();
     for _ in 0..40 {
         world.next().await.expect("another table").ready().await;
     }

@@ -19,7 +19,7 @@ use crate::metrics::Metrics;
 use crate::peer::Peer;
 use crate::reads::Reads;
 use crate::shutdown::Shutdown;
-use crate::tablet::Parts;
+use crate::tablet::{KvParts, Parts};
 use crate::watched_store::Watched;
 
 const SERVER: ServerId = ServerId(0);
@@ -59,6 +59,7 @@ fn server(catalog: &Catalog) -> (Arc<TabletServer>, Shutdown) {
             config: log::LogConfig::default(),
             flusher: None,
         },
+        kv: KvParts::for_tests("/kv"),
         limits: LimitsConfig::default(),
         reads: Arc::new(Reads::new(catalog.clone(), String::new(), Vec::new())),
         clock: Arc::new(ManualClock::new(1)),

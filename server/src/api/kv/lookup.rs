@@ -1,0 +1,104 @@
+//! `LOOKUP` and `PREFIX_LOOKUP`.
+
+use std::sync::Arc;
+
+use weir_protocol::api_key::ApiKey;
+use weir_protocol::proto::{
+    LookupRequest, LookupResponse, PbLookupRespForBucket, PbPrefixLookupRespForBucket, PbValue,
+    PbValueList, PrefixLookupRequest, PrefixLookupResponse,
+};
+
+use super::bucket_of;
+use crate::api::{Answer, Call, Failure, Outcome, decode, refuse_too_many};
+use crate::error::Error;
+use crate::tablet::{self, LookupBucket, LookupBy, TabletServer};
+
+pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
+    let request: LookupRequest = decode(call.api, call.body)?;
+    refuse_too_many(ApiKey::Lookup, request.buckets_req.len(), tablet)?;
+    if request.insert_if_not_exists == Some(true) {
+        let what = "inserting rows by lookups";
+        return Err(Error::Unsupported { what }.into());
+    }
+    let names: Vec<_> = request
+        .buckets_req
+        .iter()
+        .map(|asked| (asked.partition_id, asked.bucket_id))
+        .collect();
+    let buckets = request.buckets_req.into_iter().map(|asked| LookupBucket {
+        bucket: bucket_of(request.table_id, asked.partition_id, asked.bucket_id),
+        keys: asked.keys,
+        routing_bucket_count: asked.routing_bucket_count,
+    });
+    let asked = tablet::LookupRequest {
+        version: call.version,
+        by: LookupBy::Key,
+        buckets: buckets.collect(),
+    };
+    let answer = tablet.lookup(&asked).await;
+    let mut buckets_resp = Vec::with_capacity(names.len());
+    for ((partition_id, bucket_id), result) in names.into_iter().zip(answer.buckets) {
+        let mut entry = PbLookupRespForBucket {
+            partition_id,
+            bucket_id,
+            ..PbLookupRespForBucket::default()
+        };
+        match result {
+            Ok(rows) => {
+                let value = |mut rows: Vec<_>| PbValue { values: rows.pop() };
+                entry.values = rows.into_iter().map(value).collect();
+            }
+            Err(error) => {
+                (entry.error_code, entry.error_message) = failed(tablet, error);
+            }
+        }
+        buckets_resp.push(entry);
+    }
+    Ok(Answer::new(LookupResponse { buckets_resp }).holding(answer.memory))
+}
+
+pub(super) async fn run_prefix(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
+    let request: PrefixLookupRequest = decode(call.api, call.body)?;
+    refuse_too_many(ApiKey::PrefixLookup, request.buckets_req.len(), tablet)?;
+    let names: Vec<_> = request
+        .buckets_req
+        .iter()
+        .map(|asked| (asked.partition_id, asked.bucket_id))
+        .collect();
+    let buckets = request.buckets_req.into_iter().map(|asked| LookupBucket {
+        bucket: bucket_of(request.table_id, asked.partition_id, asked.bucket_id),
+        keys: asked.keys,
+        routing_bucket_count: asked.routing_bucket_count,
+    });
+    let asked = tablet::LookupRequest {
+        version: call.version,
+        by: LookupBy::Prefix,
+        buckets: buckets.collect(),
+    };
+    let answer = tablet.lookup(&asked).await;
+    let mut buckets_resp = Vec::with_capacity(names.len());
+    for ((partition_id, bucket_id), result) in names.into_iter().zip(answer.buckets) {
+        let mut entry = PbPrefixLookupRespForBucket {
+            partition_id,
+            bucket_id,
+            ..PbPrefixLookupRespForBucket::default()
+        };
+        match result {
+            Ok(rows) => {
+                let list = |values| PbValueList { values };
+                entry.value_lists = rows.into_iter().map(list).collect();
+            }
+            Err(error) => {
+                (entry.error_code, entry.error_message) = failed(tablet, error);
+            }
+        }
+        buckets_resp.push(entry);
+    }
+    Ok(Answer::new(PrefixLookupResponse { buckets_resp }).holding(answer.memory))
+}
+
+fn failed(tablet: &TabletServer, error: Error) -> (Option<i32>, Option<String>) {
+    let failure = Failure::from(error);
+    tablet.parts.metrics.error(failure.code);
+    failure.fields()
+}

@@ -1,0 +1,200 @@
+//! How the rows of a primary-key table become keys, values and changelog: what its properties and its
+//! schemas say.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use weir_catalog::ddl::properties::{self, TableProperties};
+use weir_kv::upsert::{RowFormat, TableRules, TableSchemas};
+use weir_protocol::descriptor::TableDescriptor;
+use weir_protocol::ids::{SchemaId, TablePath};
+use weir_protocol::record::arrow::Compression;
+use weir_protocol::record::rows;
+use weir_protocol::row::key::{BucketKey, KeyFormat};
+use weir_protocol::row::{Datum, compacted, indexed};
+use weir_protocol::schema::{LogicalType, Schema};
+
+use crate::error::Error;
+
+/// Properties of the time that rows live: `table.kv.ttl` and what begins like it.
+const KV_TTL: &str = "table.kv.ttl";
+
+/// What a table says of its keys. A later schema makes another value of it.
+#[derive(Debug)]
+pub(crate) struct KeyRules {
+    pub(super) table: TableRules,
+    pub(super) schemas: TableSchemas,
+    pub(super) log: LogFormat,
+    /// Whether clients that encode keys by the first version of requests would miss the rows.
+    pub(crate) has_new_keys: bool,
+    known: BTreeMap<SchemaId, KnownSchema>,
+    key: KeyFormat,
+    /// Of the physical primary key, in key order.
+    key_columns: Vec<usize>,
+    key_types: Vec<LogicalType>,
+}
+
+/// A schema, in both of its forms.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownSchema {
+    pub(crate) schema: Arc<Schema>,
+    pub(crate) arrow: SchemaRef,
+}
+
+/// How the changelog is written (`table.log.format`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LogFormat {
+    Arrow(Compression),
+    Rows(rows::RowFormat),
+}
+
+impl KeyRules {
+    /// The rules of a table; the descriptor's schema is the latest, `known` are earlier ones.
+    ///
+    /// # Errors
+    /// [`Error::Kv`], [`Error::Catalog`], [`Error::Protocol`]: properties that this server does not know,
+    /// does not support, or that contradict each other.
+    pub(crate) fn new(
+        path: &TablePath,
+        descriptor: &TableDescriptor,
+        latest: SchemaId,
+        mut known: BTreeMap<SchemaId, KnownSchema>,
+    ) -> Result<Self, Error> {
+        refuse_unsupported(path, descriptor)?;
+        let schema = &descriptor.schema;
+        let table = TableRules::of_properties(&descriptor.properties, schema)?;
+        let values = TableProperties::new(path, &descriptor.properties);
+        let lake = values.get(properties::DATALAKE_FORMAT);
+        let version = values.get(properties::KV_FORMAT_VERSION);
+        let version = version.and_then(|text| text.trim().parse().ok());
+        let primary_key = descriptor.physical_primary_key();
+        let is_whole = descriptor.bucket_keys.is_empty() || descriptor.bucket_keys == primary_key;
+        let bucket_key = if is_whole {
+            BucketKey::WholePrimaryKey
+        } else {
+            BucketKey::Other
+        };
+        let key_columns = schema.column_indexes(&primary_key)?;
+        let key_types = key_columns
+            .iter()
+            .filter_map(|index| Some(schema.columns.get(*index)?.ty.clone()))
+            .collect();
+        let newest = known
+            .entry(latest)
+            .or_insert_with(|| KnownSchema::new(schema.clone()));
+        let newest = TableSchemas::new(latest, Arc::clone(&newest.schema));
+        let earlier = known.iter().filter(|(id, _)| **id < latest);
+        let schemas = earlier.fold(newest, |all, (id, one)| {
+            all.with(*id, Arc::clone(&one.schema))
+        });
+        Ok(Self {
+            log: LogFormat::of(values)?,
+            has_new_keys: version == Some(2) && lake.is_some() && !is_whole,
+            key: KeyFormat::of_primary_key(lake, version, bucket_key)?,
+            table,
+            schemas,
+            known,
+            key_columns,
+            key_types,
+        })
+    }
+
+    /// Refuses a new table that this server could not serve.
+    ///
+    /// # Errors
+    /// As [`KeyRules::new`].
+    pub(crate) fn check_new(path: &TablePath, descriptor: &TableDescriptor) -> Result<(), Error> {
+        Self::new(path, descriptor, SchemaId(1), BTreeMap::new()).map(drop)
+    }
+
+    /// The schemas that are known.
+    pub(crate) fn known(&self) -> &BTreeMap<SchemaId, KnownSchema> {
+        &self.known
+    }
+
+    /// A schema by its id.
+    pub(super) fn schema(&self, id: SchemaId) -> Result<&KnownSchema, Error> {
+        let unknown = || weir_kv::Error::UnknownSchema {
+            id,
+            latest: self.schemas.latest_id(),
+        };
+        Ok(self.known.get(&id).ok_or_else(unknown)?)
+    }
+
+    /// The key of a row of any of the schemas, as clients encode it.
+    pub(super) fn key_of(&self, row: &[Datum]) -> Result<Vec<u8>, weir_protocol::Error> {
+        let values: Vec<Datum> = self
+            .key_columns
+            .iter()
+            .map(|index| row.get(*index).cloned().unwrap_or(Datum::Null))
+            .collect();
+        self.key.encode(&values, &self.key_types)
+    }
+
+    /// A row of this schema as values hold it.
+    pub(super) fn encode_row(
+        &self,
+        row: &[Datum],
+        schema: &Schema,
+    ) -> Result<Vec<u8>, weir_protocol::Error> {
+        match self.table.format {
+            RowFormat::Compacted => compacted::encode(row, &schema.columns),
+            RowFormat::Indexed => indexed::encode(row, &schema.columns),
+        }
+    }
+}
+
+impl KnownSchema {
+    pub(crate) fn new(schema: Schema) -> Self {
+        let arrow = schema.arrow_schema();
+        Self {
+            schema: Arc::new(schema),
+            arrow,
+        }
+    }
+}
+
+impl LogFormat {
+    fn of(values: TableProperties<'_>) -> Result<Self, Error> {
+        if values.is(properties::LOG_FORMAT, "INDEXED", "ARROW") {
+            return Ok(Self::Rows(rows::RowFormat::Indexed));
+        }
+        if values.is(properties::LOG_FORMAT, "COMPACTED", "ARROW") {
+            return Ok(Self::Rows(rows::RowFormat::Compacted));
+        }
+        let compression = if values.is(properties::COMPRESSION, "NONE", "ZSTD") {
+            Compression::None
+        } else if values.is(properties::COMPRESSION, "LZ4_FRAME", "ZSTD") {
+            Compression::Lz4
+        } else {
+            Compression::Zstd(values.zstd_level()?)
+        };
+        Ok(Self::Arrow(compression))
+    }
+}
+
+fn refuse_unsupported(path: &TablePath, descriptor: &TableDescriptor) -> Result<(), Error> {
+    let ttl = descriptor
+        .properties
+        .keys()
+        .find(|key| key.starts_with(KV_TTL));
+    if let Some(key) = ttl {
+        return Err(weir_catalog::Error::InvalidConfig {
+            path: path.clone(),
+            key: key.clone(),
+            reason: "this server does not let rows expire by time yet".to_owned(),
+        }
+        .into());
+    }
+    if let Some(column) = descriptor.schema.auto_increment.first() {
+        return Err(weir_catalog::Error::InvalidTable {
+            path: path.clone(),
+            reason: format!(
+                "column `{column}`: this server does not number columns (auto-increment) yet"
+            ),
+        }
+        .into());
+    }
+    Ok(())
+}

@@ -1,0 +1,321 @@
+//! The one task that writes to a bucket: puts in the order of their queue, and, as the log becomes
+//! durable, their values to the store.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+use tokio::sync::{mpsc, oneshot, watch};
+use weir_catalog::sentence::sentence;
+use weir_kv::{KvStore, PreWriteBuffer};
+use weir_protocol::error_code::ErrorCode;
+use weir_protocol::ids::{LogOffset, TableBucket};
+
+use super::put::{Changes, OldValues, Place, Put};
+use super::rules::KeyRules;
+use super::{PutDone, Surroundings};
+use crate::error::Error;
+use crate::log::{Flushed, Log};
+use crate::tablet::transitions::close_log;
+use crate::tablet::{TableInfo, on_blocking_thread};
+
+/// How many puts are done together.
+const PUTS_AT_ONCE: usize = 64;
+/// How many keys are read from the store at once.
+const KEYS_AT_ONCE: usize = 1024;
+/// The most that the old values of puts done together may take, bytes.
+const MAX_OLD_BYTES: usize = 256 << 20;
+
+type Reply = oneshot::Sender<Result<PutDone, Error>>;
+
+/// What the task is asked for.
+pub(super) enum Command {
+    Put(Put, Reply),
+}
+
+pub(super) struct Writer {
+    bucket: TableBucket,
+    log: Arc<Log>,
+    store: KvStore,
+    table: Arc<TableInfo>,
+    around: Surroundings,
+    /// Handed to a blocking thread and back.
+    buffer: PreWriteBuffer,
+    flushed: watch::Receiver<Flushed>,
+    published: watch::Sender<Flushed>,
+    /// Why nothing is written any more.
+    failed: Option<String>,
+}
+
+/// Puts that were read, in order, and the keys whose old values are in the store.
+struct Prepared {
+    puts: Vec<(Put, Reply)>,
+    changes: Vec<Result<Changes, Error>>,
+    keys: Vec<Bytes>,
+}
+
+impl Writer {
+    pub(super) fn new(
+        (log, store): (&Arc<Log>, &KvStore),
+        table: Arc<TableInfo>,
+        around: Surroundings,
+        published: watch::Sender<Flushed>,
+    ) -> Self {
+        let end = published.borrow().end;
+        Self {
+            bucket: log.bucket(),
+            log: Arc::clone(log),
+            store: store.clone(),
+            table,
+            around,
+            buffer: PreWriteBuffer::new(end),
+            flushed: log.subscribe_flushed(),
+            published,
+            failed: None,
+        }
+    }
+
+    /// Works until it is told to end; then all that was put is in log and store, and both are closed.
+    pub(super) async fn run(
+        mut self,
+        mut queue: mpsc::Receiver<Command>,
+        mut ended: oneshot::Receiver<()>,
+    ) {
+        let mut waiting = Vec::with_capacity(PUTS_AT_ONCE);
+        let mut is_followed = true;
+        loop {
+            // Over its limit the buffer takes nothing until the log has got further.
+            let has_room = self.buffer.size_bytes() < self.around.max_buffer_bytes;
+            let may_put = has_room || self.failed.is_some() || !is_followed;
+            tokio::select! {
+                biased;
+                told = &mut ended => match told {
+                    Ok(()) => break,
+                    // Nobody holds the bucket any more: as after a crash.
+                    Err(_) => return,
+                },
+                moved = self.flushed.changed(), if is_followed => {
+                    is_followed = moved.is_ok() && self.follow().await;
+                }
+                count = queue.recv_many(&mut waiting, PUTS_AT_ONCE), if may_put => {
+                    if count == 0 {
+                        return;
+                    }
+                    self.take(std::mem::take(&mut waiting)).await;
+                }
+            }
+        }
+        drop(queue);
+        self.close().await;
+    }
+
+    async fn close(&mut self) {
+        close_log(Arc::clone(&self.log)).await;
+        self.follow().await;
+        self.published.send_modify(|flushed| flushed.stopped = true);
+        self.store.close().await;
+    }
+
+    /// Brings the store to where the log is durable, and tells; whether the log may get further.
+    async fn follow(&mut self) -> bool {
+        let Flushed { end, stopped } = self.flushed.borrow_and_update().clone();
+        if self.failed.is_none()
+            && end > self.buffer.flushed_offset()
+            && let Err(error) = self.apply_up_to(end).await
+        {
+            self.fail(&error);
+        }
+        if stopped {
+            self.published.send_modify(|flushed| flushed.stopped = true);
+        }
+        !stopped
+    }
+
+    async fn apply_up_to(&mut self, end: LogOffset) -> Result<(), Error> {
+        let batch = self
+            .with_buffer(move |buffer| buffer.flush_up_to(end))
+            .await??;
+        if let Err(error) = self.store.apply(Arc::new(batch)).await {
+            self.buffer.abort_flush();
+            return Err(error.into());
+        }
+        self.buffer.complete_flush();
+        self.published.send_modify(|flushed| flushed.end = end);
+        Ok(())
+    }
+
+    /// Nothing is written any more: what the store holds is not known, until it is opened again.
+    fn fail(&mut self, error: &Error) {
+        let reason = sentence(error);
+        tracing::error!(bucket = %self.bucket, error = reason, "a bucket's keys take no more writes");
+        self.failed = Some(reason);
+        self.published.send_modify(|flushed| flushed.stopped = true);
+    }
+
+    async fn take(&mut self, commands: Vec<Command>) {
+        let puts = commands.into_iter().map(|command| match command {
+            Command::Put(put, reply) => (put, reply),
+        });
+        let puts: Vec<(Put, Reply)> = puts.collect();
+        if let Some(reason) = &self.failed {
+            for (_, reply) in puts {
+                let _gone = reply.send(Err(Error::Offline {
+                    bucket: self.bucket,
+                    code: ErrorCode::KvStorage,
+                    reason: reason.clone(),
+                }));
+            }
+            return;
+        }
+        if let Err(error) = self.take_puts(puts).await {
+            self.fail(&error);
+        }
+    }
+
+    /// # Errors
+    /// What leaves it unknown what is in the buffer.
+    async fn take_puts(&mut self, puts: Vec<(Put, Reply)>) -> Result<(), Error> {
+        let mut rules = self.table.key_rules()?;
+        let mut prepared = self.prepare(&rules, puts).await?;
+        let is_newer = |changes: &Result<Changes, Error>| {
+            matches!(
+                changes,
+                Err(Error::Kv(weir_kv::Error::UnknownSchema { .. }))
+            )
+        };
+        if prepared.changes.iter().any(is_newer) {
+            // It may be a schema that this server was not told of yet: look before refusing.
+            rules = self.newer_rules(rules).await;
+            prepared = self.prepare(&rules, prepared.puts).await?;
+        }
+        let Prepared {
+            puts,
+            changes,
+            keys,
+        } = prepared;
+        let replies = puts.into_iter().map(|(_, reply)| reply);
+        let old_values = match self.read(keys).await {
+            Ok(old_values) => old_values,
+            Err(error) => {
+                for reply in replies {
+                    let _gone = reply.send(Err(self.read_failed(&error)));
+                }
+                return Ok(());
+            }
+        };
+        let changes = changes.into_iter().zip(replies).collect();
+        self.append(rules, changes, old_values).await
+    }
+
+    async fn newer_rules(&self, rules: Arc<KeyRules>) -> Arc<KeyRules> {
+        if let Err(error) = self.table.refresh(&self.around.reads).await {
+            tracing::warn!(bucket = %self.bucket, %error, "cannot look for a newer schema");
+        }
+        self.table.key_rules().unwrap_or(rules)
+    }
+
+    fn read_failed(&self, error: &Error) -> Error {
+        match error {
+            Error::TooManyChanges { bytes, max } => Error::TooManyChanges {
+                bytes: *bytes,
+                max: *max,
+            },
+            error => Error::Offline {
+                bucket: self.bucket,
+                code: ErrorCode::from(error),
+                reason: sentence(error),
+            },
+        }
+    }
+
+    async fn prepare(
+        &mut self,
+        rules: &Arc<KeyRules>,
+        puts: Vec<(Put, Reply)>,
+    ) -> Result<Prepared, Error> {
+        let (bucket, rules) = (self.bucket, Arc::clone(rules));
+        self.with_buffer(move |buffer| {
+            let mut keys = HashSet::new();
+            let read = |(put, _): &(Put, Reply)| {
+                let changes = Changes::read(bucket, put.clone(), &rules)?;
+                changes.collect_keys(&rules, buffer, &mut keys)?;
+                Ok(changes)
+            };
+            let changes = puts.iter().map(read).collect();
+            Prepared {
+                puts,
+                changes,
+                keys: keys.into_iter().collect(),
+            }
+        })
+        .await
+    }
+
+    /// The old values of keys. Between this and the append nothing is written to the store.
+    async fn read(&self, mut keys: Vec<Bytes>) -> Result<OldValues, Error> {
+        let mut old_values = HashMap::with_capacity(keys.len());
+        let mut bytes = 0_usize;
+        while !keys.is_empty() {
+            let some = keys.split_off(keys.len().saturating_sub(KEYS_AT_ONCE));
+            let values = self.store.multi_get(some.clone()).await?;
+            let sizes = values.iter().flatten().map(|value| value.row.len());
+            bytes = bytes.saturating_add(sizes.sum());
+            if bytes > MAX_OLD_BYTES {
+                let max = MAX_OLD_BYTES;
+                return Err(Error::TooManyChanges { bytes, max });
+            }
+            old_values.extend(some.into_iter().zip(values));
+        }
+        Ok(old_values)
+    }
+
+    async fn append(
+        &mut self,
+        rules: Arc<KeyRules>,
+        puts: Vec<(Result<Changes, Error>, Reply)>,
+        old_values: OldValues,
+    ) -> Result<(), Error> {
+        let (bucket, log, around) = (self.bucket, Arc::clone(&self.log), self.around.clone());
+        let now_ms = around.clock.now_ms();
+        self.with_buffer(move |buffer| {
+            let mut place = Place {
+                bucket,
+                log: &log,
+                max_batch_bytes: around.max_batch_bytes,
+                buffer,
+            };
+            for (changes, reply) in puts {
+                let done = changes.and_then(|changes| {
+                    let take_room = |bytes| Ok(around.room.take(bytes)?);
+                    place.append(&rules, &changes, &old_values, now_ms, take_room)
+                });
+                let done = done.map(|written| {
+                    around.metrics.appended_bytes.inc_by(written.bytes);
+                    around.metrics.appended_rows.inc_by(written.rows);
+                    PutDone { end: written.end }
+                });
+                let _gone = reply.send(done);
+            }
+        })
+        .await
+    }
+
+    /// Works on the buffer on a blocking thread.
+    ///
+    /// # Errors
+    /// [`Error::Interrupted`], [`Error::Stopping`]: what the buffer held is lost.
+    async fn with_buffer<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut PreWriteBuffer) -> T + Send + 'static,
+    ) -> Result<T, Error> {
+        let empty = PreWriteBuffer::new(self.buffer.flushed_offset());
+        let mut buffer = std::mem::replace(&mut self.buffer, empty);
+        let work = move || {
+            let result = work(&mut buffer);
+            (buffer, result)
+        };
+        let (buffer, result) = on_blocking_thread(&self.around.turns, work).await?;
+        self.buffer = buffer;
+        Ok(result)
+    }
+}
