@@ -16,6 +16,7 @@ mod closed_pipes;
 mod command_line;
 mod compaction;
 mod damage;
+mod keyed;
 mod refused_start;
 mod replay;
 mod rescale;

@@ -261,7 +261,7 @@ pub struct Load {
     /// With --create: the columns whose hash picks the bucket.
     #[arg(long, value_delimiter = ',', requires = "create")]
     pub bucket_key: Vec<String>,
-    /// With --create: the primary key.
+    /// With --create: the primary key; rows are put by it, the last one of a key stays.
     #[arg(long, value_delimiter = ',', requires = "create")]
     pub primary_key: Vec<String>,
     /// With --create: buckets of each partition, or of the table.
@@ -288,7 +288,7 @@ pub enum TableCommand {
     /// Shows columns, options, buckets and offsets of a table.
     #[command(after_help = "Example:\n  weir table show demo.lineitem --json")]
     Show(TableTarget),
-    /// Creates a log table.
+    /// Creates a log table, or a table with a primary key.
     #[command(
         after_help = "Example:\n  weir table create demo.events --column 'id BIGINT NOT NULL' --column 'day STRING' --partition-by day --buckets 4"
     )]
@@ -344,6 +344,9 @@ pub struct TableCreate {
     /// A column, `NAME TYPE [NOT NULL]`, in order; may be repeated.
     #[arg(long = "column", value_name = "COLUMN", required = true)]
     pub columns: Vec<String>,
+    /// The primary key: a column, or columns separated by commas. They become NOT NULL.
+    #[arg(long, value_delimiter = ',')]
+    pub primary_key: Vec<String>,
     /// The partition column, or columns separated by commas.
     #[arg(long, value_delimiter = ',')]
     pub partition_by: Vec<String>,

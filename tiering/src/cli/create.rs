@@ -4,9 +4,10 @@ use weir_protocol::client::{Client, Error};
 use weir_protocol::descriptor::{DatabaseDescriptor, TableDescriptor};
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::TablePath;
+use weir_protocol::schema::Schema;
 
 use super::connect::failure;
-use super::exit::Outcome;
+use super::exit::{Failure, Outcome};
 
 /// Who made a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,23 @@ pub async fn create(
             Err(failure(&error))
         }
     }
+}
+
+/// The schema with this primary key, whose columns are made NOT NULL; as it is for none.
+///
+/// # Errors
+/// A usage error for a column that there is not, or that is named twice.
+pub fn with_primary_key(schema: Schema, keys: &[String]) -> Outcome<Schema> {
+    if keys.is_empty() {
+        return Ok(schema);
+    }
+    let mut columns = schema.columns;
+    for column in &mut columns {
+        if keys.contains(&column.name) {
+            column.ty.nullable = false;
+        }
+    }
+    Schema::new(columns, keys.to_vec()).map_err(Failure::usage)
 }
 
 /// Drops a table that this command made, and the database if it made that too.

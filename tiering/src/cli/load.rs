@@ -254,11 +254,6 @@ impl Source {
 /// Creates the table, or checks that the one that is there is as the options say.
 async fn create_table(client: &Client, arguments: &Load, source: &Source) -> Outcome<Created> {
     let path = &arguments.table;
-    if !arguments.primary_key.is_empty() {
-        return Err(Failure::failed(format!(
-            "{path}: tables with a primary key are not supported yet"
-        )));
-    }
     match client.table_info(path).await {
         Ok(info) => return check_options(arguments, &info).map(|()| Created::Before),
         Err(error) if is_missing(&error) => {}
@@ -280,6 +275,7 @@ async fn create_table(client: &Client, arguments: &Load, source: &Source) -> Out
     }
     let schema = Schema::from_arrow(&columns)
         .map_err(|error| Failure::failed(format!("{}: {error}", arguments.source)))?;
+    let schema = create::with_primary_key(schema, &arguments.primary_key)?;
     let mut descriptor = TableDescriptor::new(schema);
     descriptor
         .partition_keys

@@ -13,7 +13,7 @@ use weir_protocol::schema::Schema;
 
 use super::columns::{parse, type_text};
 use super::connect::{cluster, failure};
-use super::create::{Created, create as create_table};
+use super::create::{Created, create as create_table, with_primary_key};
 use super::exit::{Failure, Outcome, sentence};
 use super::output::{Align, Columns, count, print, print_json};
 use super::{TableAlter, TableCommand, TableCreate, TableDrop, TableList, TableTarget};
@@ -386,6 +386,7 @@ async fn create(arguments: TableCreate) -> Outcome {
         .collect::<Result<Vec<_>, _>>();
     let schema =
         Schema::new(columns.map_err(Failure::usage)?, Vec::new()).map_err(Failure::usage)?;
+    let schema = with_primary_key(schema, &arguments.primary_key)?;
     let mut descriptor = TableDescriptor::new(schema);
     descriptor.partition_keys = arguments.partition_by;
     descriptor.bucket_keys = arguments.bucket_key;

@@ -79,5 +79,8 @@ impl LakeWriter {
 }
 
 fn unequal(reason: &str) -> Error {
-    Error::bad_value("primary key", reason)
+    Error::BadValue {
+        column: "primary key".to_owned(),
+        reason: reason.to_owned(),
+    }
 }

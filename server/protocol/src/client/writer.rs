@@ -1,4 +1,5 @@
-//! Appends to a log table: rows find their partition and bucket, batches go out idempotently.
+//! Appends to a log table, or changes of a table with a primary key: rows find their partition and
+//! bucket, batches go out idempotently.
 //!
 //! [`LogWriter`] routes in the caller's task ([`route`]); one task of the writer owns the batches
 //! of all buckets ([`task`], and per bucket [`queue`]) and talks to the leaders.
@@ -22,6 +23,7 @@ use crate::ids::{
 use crate::proto;
 use crate::record::arrow::Compression;
 
+mod changes;
 mod encode;
 mod leaders;
 mod partitions;
@@ -32,6 +34,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
+use changes::ChangeForm;
 use partitions::Partitions;
 use route::Router;
 use settings::Settings;
@@ -191,13 +194,15 @@ pub(super) struct Piece {
     pub(super) ack: oneshot::Sender<Result<Appended, Error>>,
 }
 
-/// Appends rows to one log table at its schema of when the writer was opened.
+/// Appends rows to one log table, or puts and deletes those of a table with a primary key, at its
+/// schema of when the writer was opened.
 ///
 /// Rows of one caller keep their order within a bucket. Dropped without [`LogWriter::close`], rows
 /// that are not acknowledged are given up.
 #[derive(Debug)]
 pub struct LogWriter {
     router: Router,
+    changes: Option<Arc<ChangeForm>>,
     assigner: Mutex<Assigner>,
     partitions: Partitions,
     commands: mpsc::Sender<Command>,
@@ -211,8 +216,8 @@ impl LogWriter {
     /// Looks up the table and asks for a writer id, or resumes with one.
     ///
     /// # Errors
-    /// 7 of an unknown table; [`Error::Codec`] for a table with a primary key, a log format other
-    /// than ARROW, or an unknown compression or lake format.
+    /// 7 of an unknown table; [`Error::Codec`] for a log table whose format is not ARROW, or an
+    /// unknown compression, row or lake format.
     pub async fn open(
         client: Client,
         path: TablePath,
@@ -224,6 +229,7 @@ impl LogWriter {
             None => route::table_compression(&table)?,
         };
         let router = Router::new(&table)?;
+        let changes = ChangeForm::of(&table)?.map(Arc::new);
         let writer_id = match &config.resume {
             Some(state) => state.writer_id,
             None => init_writer(&client, &path).await?,
@@ -248,12 +254,14 @@ impl LogWriter {
             compression,
             batch_bytes,
             buffer_bytes,
+            changes: changes.clone(),
             config: config.clone(),
         };
         let (commands, receiver) = mpsc::channel(256);
         let task = Task::new(settings, writer_id).run(receiver);
         Ok(Self {
             router,
+            changes,
             assigner: Mutex::new(assigner),
             partitions: Partitions::new(client, table, config.create_partitions),
             commands,
@@ -272,6 +280,24 @@ impl LogWriter {
     /// [`Error::Rows`] for rows that are not the table's, and why a partition could not be had: both
     /// before any of the rows is taken, so that the append may be repeated. [`Error::Closed`].
     pub async fn append(&self, rows: RecordBatch) -> Result<Acknowledgement, Error> {
+        self.write(rows, false).await
+    }
+
+    /// Deletes the keys of rows; columns beside primary key and partition keys don't matter, but
+    /// must be there where they are not nullable. Otherwise as [`LogWriter::append`].
+    ///
+    /// # Errors
+    /// As [`LogWriter::append`]; [`Error::Codec`] for a log table.
+    pub async fn delete(&self, rows: RecordBatch) -> Result<Acknowledgement, Error> {
+        if self.changes.is_none() {
+            let reason = "a log table has no keys to delete";
+            let source = crate::Error::invalid("table", "primary key", reason);
+            return Err(Error::codec("delete", source));
+        }
+        self.write(rows, true).await
+    }
+
+    async fn write(&self, rows: RecordBatch, is_gone: bool) -> Result<Acknowledgement, Error> {
         let rows = self.router.conform(&rows)?;
         let mut parts = Vec::new();
         for part in self.router.by_partition(&rows)? {
@@ -280,7 +306,11 @@ impl LogWriter {
         }
         let mut routed = Vec::new();
         for (target, rows) in &parts {
-            routed.extend(self.route(target, rows)?);
+            let marked = match &self.changes {
+                Some(changes) => &changes.mark(rows, is_gone)?,
+                None => rows,
+            };
+            routed.extend(self.route(target, marked)?);
         }
         let mut batches = Vec::with_capacity(routed.len());
         for one in routed {

@@ -110,6 +110,21 @@ fn size_of_batch(bytes: &[u8], header: usize, format: &'static str) -> Result<us
     Ok(size)
 }
 
+/// Gives a batch another writer and sequence, and the checksum that goes with them.
+///
+/// # Errors
+/// [`Error::Corrupt`] if there is no whole header.
+pub fn set_writer(batch: &mut [u8], writer_id: WriterId, batch_sequence: i32) -> Result<()> {
+    if batch.len() < HEADER_SIZE {
+        return Err(Error::corrupt(FORMAT, "batch is cut off"));
+    }
+    put_at(batch, 12, &writer_id.0.to_le_bytes());
+    put_at(batch, 20, &batch_sequence.to_le_bytes());
+    let crc = crc32c::crc32c(batch.get(CRC_FROM..).unwrap_or_default());
+    put_at(batch, 5, &crc.to_le_bytes());
+    Ok(())
+}
+
 impl KvBatch {
     /// Takes the first batch off `bytes`, sharing them.
     ///

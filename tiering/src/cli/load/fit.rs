@@ -153,6 +153,11 @@ pub(super) fn check_options(arguments: &Load, info: &TableInfo) -> Outcome {
             &arguments.partition_by,
         ),
         ("--bucket-key", &there.bucket_keys, &arguments.bucket_key),
+        (
+            "--primary-key",
+            &there.schema.primary_key,
+            &arguments.primary_key,
+        ),
     ] {
         if !wanted.is_empty() && wanted != found {
             return differs(option, listed(found), listed(wanted));

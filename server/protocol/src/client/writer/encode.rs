@@ -10,6 +10,7 @@ use crate::client::Error;
 use crate::ids::{TableBucket, WriterId};
 use crate::record::arrow::encode_append;
 use crate::record::log_batch::set_writer;
+use crate::record::{BatchIdentity, kv_batch};
 
 /// The batch's bytes; runs off the async threads, as compression takes its time.
 pub(super) fn encode(
@@ -30,7 +31,17 @@ pub(super) fn encode(
         compression,
         ..
     } = *settings;
-    let bytes = encode_append(schema_id, writer_id, closed.sequence, &rows, compression);
+    let bytes = match &settings.changes {
+        None => encode_append(schema_id, writer_id, closed.sequence, &rows, compression),
+        Some(changes) => {
+            let id = BatchIdentity {
+                schema_id,
+                writer_id,
+                batch_sequence: closed.sequence,
+            };
+            changes.encode(id, &rows)
+        }
+    };
     let bytes = bytes.map_err(failed)?;
     let max_bytes = settings.config.max_request_bytes;
     if bytes.len() > max_bytes {
@@ -54,9 +65,18 @@ fn join(pieces: &[RecordBatch]) -> Result<RecordBatch, arrow::error::ArrowError>
 }
 
 /// The batch as written by `writer_id` under `sequence`; the checksum covers both.
-pub(super) fn restamp(batch: &Bytes, writer_id: WriterId, sequence: i32) -> Bytes {
+pub(super) fn restamp(
+    settings: &Settings,
+    batch: &Bytes,
+    writer_id: WriterId,
+    sequence: i32,
+) -> Bytes {
     let mut bytes = BytesMut::from(&batch[..]);
-    let stamped = set_writer(&mut bytes, writer_id, sequence);
+    let stamped = if settings.changes.is_some() {
+        kv_batch::set_writer(&mut bytes, writer_id, sequence)
+    } else {
+        set_writer(&mut bytes, writer_id, sequence)
+    };
     assert!(
         stamped.is_ok(),
         "a batch that was encoded has a header: {stamped:?}"

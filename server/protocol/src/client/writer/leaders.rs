@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::FutureExt;
 use tokio::time::Instant;
@@ -110,8 +111,13 @@ impl Task {
         };
         let deadline = config.ack_timeout + self.settings.client.config().request_timeout;
         let connection = connection.clone();
+        let is_put = self.settings.changes.is_some();
         let call = async move {
-            let result = connection.call(&request, deadline).await;
+            let result = if is_put {
+                put(&connection, request, deadline).await
+            } else {
+                connection.call(&request, deadline).await
+            };
             Event::Produced { sent, result }
         };
         self.events.push(call.boxed());
@@ -124,7 +130,11 @@ impl Task {
         result: Result<proto::ProduceLogResponse, Error>,
         now: Instant,
     ) {
-        let api = ApiKey::ProduceLog;
+        let api = if self.settings.changes.is_some() {
+            ApiKey::PutKv
+        } else {
+            ApiKey::ProduceLog
+        };
         let table = self.settings.table;
         let mut entries = HashMap::new();
         let failed = match result {
@@ -222,4 +232,38 @@ impl Task {
             self.carry_out(verdict);
         }
     }
+}
+
+/// Sends batches of puts, which differ from appends in the names of their messages alone. Where a
+/// batch begins in the log is not told.
+async fn put(
+    connection: &Connection,
+    request: proto::ProduceLogRequest,
+    deadline: Duration,
+) -> Result<proto::ProduceLogResponse, Error> {
+    let bucket = |asked: proto::PbProduceLogReqForBucket| proto::PbPutKvReqForBucket {
+        partition_id: asked.partition_id,
+        bucket_id: asked.bucket_id,
+        records: asked.records,
+        original_partition_name: asked.original_partition_name,
+        routing_bucket_count: asked.routing_bucket_count,
+    };
+    let request = proto::PutKvRequest {
+        acks: request.acks,
+        table_id: request.table_id,
+        timeout_ms: request.timeout_ms,
+        buckets_req: request.buckets_req.into_iter().map(bucket).collect(),
+        ..proto::PutKvRequest::default()
+    };
+    let answer = connection.call(&request, deadline).await?;
+    let entry = |entry: proto::PbPutKvRespForBucket| proto::PbProduceLogRespForBucket {
+        partition_id: entry.partition_id,
+        bucket_id: entry.bucket_id,
+        error_code: entry.error_code,
+        error_message: entry.error_message,
+        ..proto::PbProduceLogRespForBucket::default()
+    };
+    Ok(proto::ProduceLogResponse {
+        buckets_resp: answer.buckets_resp.into_iter().map(entry).collect(),
+    })
 }

@@ -44,14 +44,10 @@ impl Router {
             let source = crate::Error::invalid("table descriptor", value, reason);
             Err(Error::codec(name.clone(), source))
         };
-        if descriptor.schema.has_primary_key() {
-            return refused(
-                "a log writer cannot write a table with a primary key",
-                "primary_key",
-            );
-        }
         match property(table, "table.log.format") {
             None => {}
+            // The server writes the log of a table with a primary key.
+            Some(_) if descriptor.schema.has_primary_key() => {}
             Some(format) if format.eq_ignore_ascii_case("ARROW") => {}
             Some(format) => return refused("log format is not ARROW", format),
         }
@@ -250,6 +246,6 @@ pub(super) fn table_compression(table: &TableMetadata) -> Result<Compression, Er
     }
 }
 
-fn property<'a>(table: &'a TableMetadata, key: &str) -> Option<&'a str> {
+pub(super) fn property<'a>(table: &'a TableMetadata, key: &str) -> Option<&'a str> {
     table.descriptor.properties.get(key).map(String::as_str)
 }

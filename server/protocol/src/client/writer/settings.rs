@@ -1,6 +1,9 @@
 //! What the parts of a writer know of it.
 
+use std::sync::Arc;
+
 use super::LogWriterConfig;
+use super::changes::ChangeForm;
 use crate::client::Client;
 use crate::ids::{SchemaId, TableId, TablePath};
 use crate::record::arrow::Compression;
@@ -15,5 +18,7 @@ pub(super) struct Settings {
     pub(super) compression: Compression,
     pub(super) batch_bytes: usize,
     pub(super) buffer_bytes: usize,
+    /// Of a table with a primary key: its batches are puts.
+    pub(super) changes: Option<Arc<ChangeForm>>,
     pub(super) config: LogWriterConfig,
 }

@@ -407,8 +407,10 @@ impl Task {
             Ok(writer_id) => {
                 tracing::warn!(old = %self.writer_id, new = %writer_id, "writer got a new id");
                 self.writer_id = writer_id;
+                let settings = Arc::clone(&self.settings);
                 for queue in self.queues.values_mut() {
-                    queue.renumber(|batch, sequence| restamp(batch, writer_id, sequence));
+                    queue
+                        .renumber(|batch, sequence| restamp(&settings, batch, writer_id, sequence));
                 }
             }
             Err(error) => {
