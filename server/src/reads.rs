@@ -9,6 +9,7 @@ use weir_catalog::catalog::{Partition, Table, Which};
 use weir_catalog::ddl::properties::{LOG_FORMAT, TableProperties, parse_bool};
 use weir_catalog::model::database::Database;
 use weir_catalog::model::lake_offsets::LakeOffsets;
+use weir_catalog::store::Key;
 use weir_catalog::{Catalog, Error as CatalogError};
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{LogOffset, PartitionId, SchemaId, TableBucket, TableId, TablePath};
@@ -192,6 +193,24 @@ impl Reads {
     /// Takes `count` writer ids that nobody else gets.
     pub(crate) async fn take_writer_ids(&self, count: u32) -> Result<Range<i64>, Error> {
         Ok(self.catalog.take_writer_ids(count).await?)
+    }
+
+    /// Takes numbers for a column that the server numbers, from 1 on, that nobody else gets.
+    pub(crate) async fn take_numbers(
+        &self,
+        path: &TablePath,
+        column: i32,
+        count: u32,
+    ) -> Result<Range<i64>, Error> {
+        let failed = |source| {
+            let what = format!("numbers of a column of {path}");
+            Error::from(CatalogError::Store { what, source })
+        };
+        let counter = Key::auto_increment(path, column).map_err(failed)?;
+        let taken = self.catalog.store().take_ids(&counter, count).await;
+        let taken = taken.map_err(failed)?;
+        let number = |id: u64| i64::try_from(id).unwrap_or(i64::MAX).saturating_add(1);
+        Ok(number(taken.start)..number(taken.end))
     }
 
     /// A lake snapshot of a table.

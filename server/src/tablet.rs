@@ -2,6 +2,7 @@
 
 mod append;
 mod fetch;
+mod insert;
 mod keyed;
 mod limit_scan;
 mod lookup;
@@ -30,7 +31,7 @@ use weir_protocol::ids::{ServerId, TableBucket, TableId};
 
 pub(crate) use append::{Append, Appending};
 pub(crate) use fetch::{Columns, FetchAnswer, FetchBucket, FetchRequest, Fetched};
-pub(crate) use keyed::{KeyRules, Keyed, KnownSchema, Put};
+pub(crate) use keyed::{Existing, KeyRules, Keyed, KnownSchema, Numbered, Put};
 pub(crate) use limit_scan::LimitScan;
 pub(crate) use lookup::{LookupBucket, LookupBy, LookupRequest};
 pub(crate) use offsets::OffsetSpec;

@@ -134,7 +134,11 @@ fn counted(records: &Bytes) -> Bytes {
 /// A descriptor without the properties that a server adds on its own.
 fn descriptor(json: &[u8]) -> String {
     let mut descriptor = TableDescriptor::from_json(json).unwrap();
-    for added in ["table.datalake.format", "table.replication.factor"] {
+    for added in [
+        "table.datalake.format",
+        "table.replication.factor",
+        "table.kv.standby-replica.enabled",
+    ] {
         descriptor.properties.remove(added);
     }
     let of_catalog = |name: &String| name.starts_with("table.datalake.paimon.");

@@ -25,8 +25,8 @@ use weir_catalog::clock::Clock;
 use weir_kv::{KvEnvironment, KvStore};
 use weir_protocol::ids::{LogOffset, TableBucket};
 
-pub(crate) use put::Put;
-pub(crate) use rules::{KeyRules, KnownSchema};
+pub(crate) use put::{Existing, Put};
+pub(crate) use rules::{KeyRules, KnownSchema, Numbered};
 use writer::{Command, Writer};
 
 use super::TableInfo;

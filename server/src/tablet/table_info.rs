@@ -1,6 +1,7 @@
 //! What a tablet server needs to know of a table: its schemas, its log format, its retention.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
@@ -9,7 +10,7 @@ use weir_catalog::catalog::Table;
 use weir_protocol::ids::{SchemaId, TableId, TablePath};
 use weir_protocol::proto::UpdateMetadataRequest;
 
-use super::{KeyRules, TabletServer};
+use super::{KeyRules, Numbered, TabletServer};
 use crate::error::Error;
 use crate::reads::{Reads, TableSettings};
 
@@ -22,6 +23,8 @@ pub(crate) struct TableInfo {
     schemas: Mutex<HashMap<SchemaId, SchemaRef>>,
     /// Of a primary-key table.
     keys: RwLock<Option<Arc<KeyRules>>>,
+    /// Numbers taken for the column that the server numbers, and not yet given to a bucket.
+    numbers: tokio::sync::Mutex<Range<i64>>,
 }
 
 impl TableInfo {
@@ -39,6 +42,7 @@ impl TableInfo {
             settings: RwLock::new(settings),
             schemas: Mutex::default(),
             keys: RwLock::new(keys),
+            numbers: tokio::sync::Mutex::new(0..0),
         })
     }
 
@@ -56,6 +60,31 @@ impl TableInfo {
     /// Whether its rows have keys.
     pub(crate) fn has_keys(&self) -> bool {
         self.keys.read().is_some()
+    }
+
+    /// Numbers for new rows, which no other row of the table ever gets; there may be gaps.
+    pub(crate) async fn take_numbers(
+        &self,
+        reads: &Reads,
+        numbered: Numbered,
+        count: usize,
+    ) -> Result<Vec<Range<i64>>, Error> {
+        let mut missing = i64::try_from(count).unwrap_or(i64::MAX);
+        let mut taken = Vec::new();
+        let mut numbers = self.numbers.lock().await;
+        while missing > 0 {
+            if numbers.is_empty() {
+                let at_once = numbered.at_once;
+                *numbers = reads
+                    .take_numbers(&self.path, numbered.column, at_once)
+                    .await?;
+            }
+            let end = numbers.start.saturating_add(missing).min(numbers.end);
+            missing -= end - numbers.start;
+            taken.push(numbers.start..end);
+            numbers.start = end;
+        }
+        Ok(taken)
     }
 
     /// How its rows become keys and values.

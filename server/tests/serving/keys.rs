@@ -14,7 +14,9 @@ use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 
 use crate::rig::*;
 
+mod crash;
 mod model;
+mod numbers;
 mod scans;
 mod wrong;
 

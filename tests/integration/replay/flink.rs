@@ -221,6 +221,8 @@ impl Replay {
             ApiKey::PrepareLakeTableSnapshot => self.prepare_snapshot(exchange, rounds).await,
             ApiKey::CommitLakeTableSnapshot => self.commit_snapshot(exchange, rounds).await,
             ApiKey::GetLakeSnapshot => self.lake_snapshot(exchange).await,
+            // Of a table that is left out.
+            ApiKey::GetLatestKvSnapshots => {}
             ApiKey::ListOffsets | ApiKey::FetchLog => {
                 if !self.is_of_left_out(exchange) {
                     self.take(exchange).await;

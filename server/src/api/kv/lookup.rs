@@ -13,13 +13,18 @@ use crate::api::{Answer, Call, Failure, Outcome, decode, refuse_too_many};
 use crate::error::Error;
 use crate::tablet::{self, LookupBucket, LookupBy, TabletServer};
 
+/// How long rows that a lookup inserts may take, if it does not say, ms.
+const DEFAULT_INSERT_MS: i32 = 30_000;
+
 pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
     let request: LookupRequest = decode(call.api, call.body)?;
     refuse_too_many(ApiKey::Lookup, request.buckets_req.len(), tablet)?;
-    if request.insert_if_not_exists == Some(true) {
-        let what = "inserting rows by lookups";
-        return Err(Error::Unsupported { what }.into());
+    let acks = request.acks.unwrap_or(-1);
+    if !(-1..=1).contains(&acks) {
+        return Err(Error::InvalidAcks { acks }.into());
     }
+    let timeout_ms = request.timeout_ms.unwrap_or(DEFAULT_INSERT_MS).max(0);
+    let inserts = request.insert_if_not_exists == Some(true);
     let names: Vec<_> = request
         .buckets_req
         .iter()
@@ -35,7 +40,11 @@ pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
         by: LookupBy::Key,
         buckets: buckets.collect(),
     };
-    let answer = tablet.lookup(&asked).await;
+    let answer = if inserts {
+        tablet.lookup_or_insert(&asked, timeout_ms).await
+    } else {
+        tablet.lookup(&asked).await
+    };
     let mut buckets_resp = Vec::with_capacity(names.len());
     for ((partition_id, bucket_id), result) in names.into_iter().zip(answer.buckets) {
         let mut entry = PbLookupRespForBucket {

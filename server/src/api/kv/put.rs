@@ -12,7 +12,7 @@ use weir_protocol::proto::{PbPutKvRespForBucket, PutKvRequest, PutKvResponse};
 use super::bucket_of;
 use crate::api::{Answer, Call, Failure, Started, decode, refuse_too_many};
 use crate::error::Error;
-use crate::tablet::{Put, PutBucket, PutPending, TabletServer};
+use crate::tablet::{Existing, Put, PutBucket, PutPending, TabletServer};
 
 /// `agg_mode`: the table's merge engine counts.
 const ENGINE: i32 = 0;
@@ -64,6 +64,7 @@ async fn begin(tablet: &Arc<TabletServer>, call: Call) -> Result<Pending, Error>
                 records: asked.records,
                 target_columns: target_columns.clone(),
                 mode,
+                existing: Existing::Merge,
             },
             routing_bucket_count: asked.routing_bucket_count,
         };

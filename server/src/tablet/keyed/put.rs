@@ -1,6 +1,7 @@
 //! What a batch of changes makes of the keys of a bucket, and the batch it leaves in the log.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +27,16 @@ pub(crate) struct Put {
     /// The columns of a partial update; `None` is all.
     pub(crate) target_columns: Option<Arc<[i32]>>,
     pub(crate) mode: MergeMode,
+    pub(crate) existing: Existing,
+}
+
+/// What a put does to keys that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Existing {
+    /// What the table says.
+    Merge,
+    /// Nothing.
+    Keep,
 }
 
 /// Old values of keys, as the store holds them; `None` for keys that are not there.
@@ -87,6 +98,12 @@ impl Changes {
         )?)
     }
 
+    /// How many new rows there may be.
+    pub(super) fn row_count(&self) -> usize {
+        let rows = self.records.iter().filter(|record| record.row.is_some());
+        rows.count()
+    }
+
     fn request(&self, record: &KvRecord) -> Request {
         match &record.row {
             Some(row) => Request::Put(StoredValue {
@@ -109,7 +126,9 @@ impl Changes {
     ) -> Result<(), Error> {
         let upsert = self.upsert(rules)?;
         for record in &self.records {
-            if upsert.needs_old_value(&self.request(record)) && buffer.get(&record.key).is_none() {
+            let is_needed = upsert.needs_old_value(&self.request(record))
+                || self.put.existing == Existing::Keep;
+            if is_needed && buffer.get(&record.key).is_none() {
                 keys.insert(record.key.clone());
             }
         }
@@ -140,6 +159,34 @@ pub(super) struct Place<'a> {
     pub(super) log: &'a Arc<Log>,
     pub(super) max_batch_bytes: usize,
     pub(super) buffer: &'a mut PreWriteBuffer,
+    /// Numbers for the column that the server numbers.
+    pub(super) numbers: &'a mut Numbers,
+}
+
+/// Numbers that were taken and not yet given to rows.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    ranges: VecDeque<Range<i64>>,
+}
+
+impl Numbers {
+    pub(super) fn len(&self) -> usize {
+        let len = |range: &Range<i64>| usize::try_from(range.end - range.start).unwrap_or(0);
+        self.ranges.iter().map(len).sum()
+    }
+
+    pub(super) fn add(&mut self, numbers: impl IntoIterator<Item = Range<i64>>) {
+        self.ranges.extend(numbers);
+    }
+
+    fn next(&mut self) -> Option<i64> {
+        loop {
+            if let Some(number) = self.ranges.front_mut()?.next() {
+                return Some(number);
+            }
+            self.ranges.pop_front();
+        }
+    }
 }
 
 impl Place<'_> {
@@ -210,12 +257,9 @@ impl Place<'_> {
         let upsert = changes.upsert(rules)?;
         let mut next = first;
         let mut log = Vec::new();
-        let mut no_number = || {
-            // A table with such a column is not made.
-            Err(weir_kv::Error::NumbersUsedUp {
-                column: String::new(),
-                number: 0,
-            })
+        let none_left = || weir_kv::Error::NumbersUsedUp {
+            column: String::new(),
+            number: 0,
         };
         for (index, record) in changes.records.iter().enumerate() {
             let old = match self.buffer.get(&record.key) {
@@ -224,7 +268,12 @@ impl Place<'_> {
                 None => old_values.get(&record.key).cloned().flatten(),
             };
             let request = changes.request(record);
-            let outcome = upsert.apply(old.as_ref(), &request, &mut no_number)?;
+            if old.is_some() && changes.put.existing == Existing::Keep {
+                continue;
+            }
+            let numbers = &mut *self.numbers;
+            let mut number = || numbers.next().ok_or_else(none_left);
+            let outcome = upsert.apply(old.as_ref(), &request, &mut number)?;
             self.check_key(rules, &outcome, index, record)?;
             next = outcome.buffer(self.buffer, record.key.clone(), next)?;
             if let Outcome::Changed { records, .. } = outcome {

@@ -5,20 +5,24 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
 use weir_catalog::ddl::properties::{self, TableProperties};
 use weir_kv::upsert::{RowFormat, TableRules, TableSchemas};
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{SchemaId, TablePath};
+use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::record::arrow::Compression;
 use weir_protocol::record::rows;
 use weir_protocol::row::key::{BucketKey, KeyFormat};
-use weir_protocol::row::{Datum, compacted, indexed};
+use weir_protocol::row::{Datum, binary, compacted, indexed};
 use weir_protocol::schema::{LogicalType, Schema};
 
 use crate::error::Error;
 
 /// Properties of the time that rows live: `table.kv.ttl` and what begins like it.
 const KV_TTL: &str = "table.kv.ttl";
+const NUMBERS_AT_ONCE: &str = "table.auto-increment.cache-size";
+const DEFAULT_NUMBERS_AT_ONCE: i64 = 100_000;
 
 /// What a table says of its keys. A later schema makes another value of it.
 #[derive(Debug)]
@@ -33,6 +37,17 @@ pub(crate) struct KeyRules {
     /// Of the physical primary key, in key order.
     key_columns: Vec<usize>,
     key_types: Vec<LogicalType>,
+    partition_keys: Vec<String>,
+    numbered: Option<Numbered>,
+}
+
+/// The column that the server numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Numbered {
+    /// The column's id, which its counter is named by.
+    pub(crate) column: i32,
+    /// How many numbers are taken from the counter at once.
+    pub(crate) at_once: u32,
 }
 
 /// A schema, in both of its forms.
@@ -97,7 +112,64 @@ impl KeyRules {
             known,
             key_columns,
             key_types,
+            partition_keys: descriptor.partition_keys.clone(),
+            numbered: numbered(descriptor),
         })
+    }
+
+    /// The column that the server numbers, if there is one.
+    pub(crate) fn numbered(&self) -> Option<Numbered> {
+        self.numbered
+    }
+
+    /// The columns of the primary key, by index; those of partitions, too.
+    pub(crate) fn primary_key(&self) -> Result<Vec<i32>, Error> {
+        let schema = self.schemas.latest();
+        let columns = schema.column_indexes(&schema.primary_key)?;
+        let narrow = |index: usize| i32::try_from(index).unwrap_or(i32::MAX);
+        Ok(columns.into_iter().map(narrow).collect())
+    }
+
+    /// The row that a key alone makes in a partition: all else is null.
+    ///
+    /// # Errors
+    /// [`Error::Protocol`] for bytes that are no key of the table; [`Error::Unsupported`].
+    pub(crate) fn row_of_key(&self, key: &[u8], partition: Option<&str>) -> Result<Bytes, Error> {
+        let schema = self.schemas.latest();
+        let values = match self.key {
+            KeyFormat::Compacted => {
+                let mut row = vec![0; self.key_types.len().div_ceil(8)];
+                row.extend_from_slice(key);
+                compacted::decode(&row, &self.key_types)?
+            }
+            KeyFormat::Paimon => binary::decode(key, &self.key_types)?,
+            KeyFormat::Iceberg => {
+                let what = "making a row of a key in Iceberg's format";
+                return Err(Error::Unsupported { what });
+            }
+        };
+        let mut row = vec![Datum::Null; schema.columns.len()];
+        for (index, value) in self.key_columns.iter().zip(values) {
+            if let Some(place) = row.get_mut(*index) {
+                *place = value;
+            }
+        }
+        if let Some(name) = partition {
+            let spec = PartitionSpec::from_name(&self.partition_keys, name)?;
+            for (key, index) in self
+                .partition_keys
+                .iter()
+                .zip(schema.column_indexes(&self.partition_keys)?)
+            {
+                let column = schema.columns.get(index);
+                if let (Some(column), Some(text), Some(place)) =
+                    (column, spec.get(key), row.get_mut(index))
+                {
+                    *place = parse_value(text, &column.ty.kind)?;
+                }
+            }
+        }
+        Ok(self.encode_row(&row, schema)?.into())
     }
 
     /// Refuses a new table that this server could not serve.
@@ -174,6 +246,18 @@ impl LogFormat {
     }
 }
 
+fn numbered(descriptor: &TableDescriptor) -> Option<Numbered> {
+    let schema = &descriptor.schema;
+    let column = schema.column(schema.auto_increment.first()?)?.id;
+    let at_once = descriptor.properties.get(NUMBERS_AT_ONCE);
+    let at_once = at_once.and_then(|text| text.trim().parse::<i64>().ok());
+    let at_once = at_once.unwrap_or(DEFAULT_NUMBERS_AT_ONCE);
+    Some(Numbered {
+        column,
+        at_once: u32::try_from(at_once).unwrap_or(u32::MAX).max(1),
+    })
+}
+
 fn refuse_unsupported(path: &TablePath, descriptor: &TableDescriptor) -> Result<(), Error> {
     let ttl = descriptor
         .properties
@@ -184,15 +268,6 @@ fn refuse_unsupported(path: &TablePath, descriptor: &TableDescriptor) -> Result<
             path: path.clone(),
             key: key.clone(),
             reason: "this server does not let rows expire by time yet".to_owned(),
-        }
-        .into());
-    }
-    if let Some(column) = descriptor.schema.auto_increment.first() {
-        return Err(weir_catalog::Error::InvalidTable {
-            path: path.clone(),
-            reason: format!(
-                "column `{column}`: this server does not number columns (auto-increment) yet"
-            ),
         }
         .into());
     }

@@ -11,7 +11,7 @@ use weir_kv::{KvStore, PreWriteBuffer};
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{LogOffset, TableBucket};
 
-use super::put::{Changes, OldValues, Place, Put};
+use super::put::{Changes, Numbers, OldValues, Place, Put};
 use super::rules::KeyRules;
 use super::{PutDone, Surroundings};
 use crate::error::Error;
@@ -41,6 +41,7 @@ pub(super) struct Writer {
     around: Surroundings,
     /// Handed to a blocking thread and back.
     buffer: PreWriteBuffer,
+    numbers: Numbers,
     flushed: watch::Receiver<Flushed>,
     published: watch::Sender<Flushed>,
     /// Why nothing is written any more.
@@ -69,6 +70,7 @@ impl Writer {
             table,
             around,
             buffer: PreWriteBuffer::new(end),
+            numbers: Numbers::default(),
             flushed: log.subscribe_flushed(),
             published,
             failed: None,
@@ -203,8 +205,31 @@ impl Writer {
                 return Ok(());
             }
         };
+        if let Err(error) = self.take_numbers(&rules, &changes).await {
+            for reply in replies {
+                let _gone = reply.send(Err(self.read_failed(&error)));
+            }
+            return Ok(());
+        }
         let changes = changes.into_iter().zip(replies).collect();
         self.append(rules, changes, old_values).await
+    }
+
+    /// Takes as many numbers as there may be new rows.
+    async fn take_numbers(
+        &mut self,
+        rules: &KeyRules,
+        changes: &[Result<Changes, Error>],
+    ) -> Result<(), Error> {
+        let Some(numbered) = rules.numbered() else {
+            return Ok(());
+        };
+        let needed: usize = changes.iter().flatten().map(Changes::row_count).sum();
+        let missing = needed.saturating_sub(self.numbers.len());
+        let reads = &self.around.reads;
+        let taken = self.table.take_numbers(reads, numbered, missing).await?;
+        self.numbers.add(taken);
+        Ok(())
     }
 
     async fn newer_rules(&self, rules: Arc<KeyRules>) -> Arc<KeyRules> {
@@ -277,27 +302,32 @@ impl Writer {
     ) -> Result<(), Error> {
         let (bucket, log, around) = (self.bucket, Arc::clone(&self.log), self.around.clone());
         let now_ms = around.clock.now_ms();
-        self.with_buffer(move |buffer| {
-            let mut place = Place {
-                bucket,
-                log: &log,
-                max_batch_bytes: around.max_batch_bytes,
-                buffer,
-            };
-            for (changes, reply) in puts {
-                let done = changes.and_then(|changes| {
-                    let take_room = |bytes| Ok(around.room.take(bytes)?);
-                    place.append(&rules, &changes, &old_values, now_ms, take_room)
-                });
-                let done = done.map(|written| {
-                    around.metrics.appended_bytes.inc_by(written.bytes);
-                    around.metrics.appended_rows.inc_by(written.rows);
-                    PutDone { end: written.end }
-                });
-                let _gone = reply.send(done);
-            }
-        })
-        .await
+        let mut numbers = std::mem::take(&mut self.numbers);
+        self.numbers = self
+            .with_buffer(move |buffer| {
+                let mut place = Place {
+                    bucket,
+                    log: &log,
+                    max_batch_bytes: around.max_batch_bytes,
+                    buffer,
+                    numbers: &mut numbers,
+                };
+                for (changes, reply) in puts {
+                    let done = changes.and_then(|changes| {
+                        let take_room = |bytes| Ok(around.room.take(bytes)?);
+                        place.append(&rules, &changes, &old_values, now_ms, take_room)
+                    });
+                    let done = done.map(|written| {
+                        around.metrics.appended_bytes.inc_by(written.bytes);
+                        around.metrics.appended_rows.inc_by(written.rows);
+                        PutDone { end: written.end }
+                    });
+                    let _gone = reply.send(done);
+                }
+                numbers
+            })
+            .await?;
+        Ok(())
     }
 
     /// Works on the buffer on a blocking thread.

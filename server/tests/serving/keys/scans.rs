@@ -60,9 +60,9 @@ fn scan_request(table_id: i64, batch_size_bytes: i32) -> ScanKvRequest {
     }
 }
 
-fn next_request(scanner_id: &Option<Bytes>, call: i32) -> ScanKvRequest {
+fn next_request(scanner_id: Option<&Bytes>, call: i32) -> ScanKvRequest {
     ScanKvRequest {
-        scanner_id: scanner_id.clone(),
+        scanner_id: scanner_id.cloned(),
         call_seq_id: Some(call),
         batch_size_bytes: Some(64),
         ..Default::default()
@@ -98,7 +98,7 @@ async fn a_scan_sees_the_rows_as_they_were_when_it_began_each_once() {
     let mut call = 0;
     while page.has_more_results == Some(true) {
         call += 1;
-        let request = next_request(&page.scanner_id, call);
+        let request = next_request(page.scanner_id.as_ref(), call);
         page = scan(&mut wire, request).await.unwrap();
         let more = values(page.records.take());
         assert!(!more.is_empty());
@@ -135,18 +135,18 @@ async fn scans_that_are_wrong_too_many_or_over_are_refused_by_their_codes() {
     let second = scan(&mut wire, scan_request(table, 64)).await.unwrap();
     let third = scan(&mut wire, scan_request(table, 64)).await;
     assert_eq!(third.unwrap_err(), ErrorCode::TooManyScanners);
-    let early = scan(&mut wire, next_request(&first.scanner_id, 2)).await;
+    let early = scan(&mut wire, next_request(first.scanner_id.as_ref(), 2)).await;
     assert_eq!(early.unwrap_err(), ErrorCode::InvalidScanRequest);
     let close = ScanKvRequest {
         close_scanner: Some(true),
-        ..next_request(&first.scanner_id, 1)
+        ..next_request(first.scanner_id.as_ref(), 1)
     };
     let closed = scan(&mut wire, close).await.unwrap();
     assert_eq!(closed.has_more_results, Some(false));
-    let over = scan(&mut wire, next_request(&first.scanner_id, 1)).await;
+    let over = scan(&mut wire, next_request(first.scanner_id.as_ref(), 1)).await;
     assert_eq!(over.unwrap_err(), ErrorCode::UnknownScannerId);
     let rubbish = Some(Bytes::from_static(b"rubbish"));
-    let unknown = scan(&mut wire, next_request(&rubbish, 1)).await;
+    let unknown = scan(&mut wire, next_request(rubbish.as_ref(), 1)).await;
     assert_eq!(unknown.unwrap_err(), ErrorCode::UnknownScannerId);
     let invalid = [
         ScanKvRequest::default(),
@@ -174,7 +174,7 @@ async fn scans_that_are_wrong_too_many_or_over_are_refused_by_their_codes() {
 
     let server = home.start_with(config).await;
     let mut wire = Wire::tablet(&server).await;
-    let over = scan(&mut wire, next_request(&second.scanner_id, 1)).await;
+    let over = scan(&mut wire, next_request(second.scanner_id.as_ref(), 1)).await;
     assert_eq!(over.unwrap_err(), ErrorCode::UnknownScannerId);
     server.shutdown().await;
 }

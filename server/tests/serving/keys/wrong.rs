@@ -29,79 +29,75 @@ async fn bad_batches_are_refused_and_change_nothing() {
         row: Some(Bytes::from_static(b"\x07")),
     };
     let good = upsert((1, Some("c"), None));
+    let only = [good.clone()];
     let batch = |records: &[KvRecord]| put_request(table, 0, kv_batch(records, None));
-    let newer = put_request(table, 0, kv_batch_of(2, &[good.clone()], None));
-    let negative = put_request(table, 0, kv_batch_of(-1, &[good.clone()], None));
-    let mut flipped = kv_batch(&[good.clone()], None).to_vec();
+    let newer = put_request(table, 0, kv_batch_of(2, &only, None));
+    let negative = put_request(table, 0, kv_batch_of(-1, &only, None));
+    let mut flipped = kv_batch(&only, None).to_vec();
     *flipped.last_mut().unwrap() ^= 1;
-    let twice = [
-        kv_batch(&[good.clone()], None),
-        kv_batch(&[good.clone()], None),
-    ]
-    .concat();
+    let twice = [kv_batch(&only, None), kv_batch(&only, None)].concat();
     let raw = |bytes: Vec<u8>| put_request(table, 0, bytes.into());
     let targets = |columns: Vec<i32>| PutKvRequest {
         target_columns: columns,
-        ..batch(&[good.clone()])
+        ..batch(&only)
     };
     let mode = PutKvRequest {
         agg_mode: Some(2),
-        ..batch(&[good.clone()])
+        ..batch(&only)
     };
     let acks = PutKvRequest {
         acks: 2,
-        ..batch(&[good.clone()])
+        ..batch(&only)
     };
-    use ErrorCode as C;
     for (what, request, code) in [
         (
             "other key",
             batch(&[good.clone(), other_key]),
-            C::UnknownServerError,
+            ErrorCode::UnknownServerError,
         ),
         (
             "no row",
             batch(&[good.clone(), no_row]),
-            C::UnknownServerError,
+            ErrorCode::UnknownServerError,
         ),
         (
             "null key",
             batch(&[good.clone(), null_key]),
-            C::UnknownServerError,
+            ErrorCode::UnknownServerError,
         ),
-        ("newer schema", newer, C::SchemaNotExist),
-        ("negative schema", negative, C::SchemaNotExist),
-        ("flipped", raw(flipped), C::CorruptRecord),
+        ("newer schema", newer, ErrorCode::SchemaNotExist),
+        ("negative schema", negative, ErrorCode::SchemaNotExist),
+        ("flipped", raw(flipped), ErrorCode::CorruptRecord),
         (
             "cut",
-            raw(kv_batch(&[good.clone()], None)[..40].to_vec()),
-            C::CorruptRecord,
+            raw(kv_batch(&only, None)[..40].to_vec()),
+            ErrorCode::CorruptRecord,
         ),
-        ("empty", raw(Vec::new()), C::CorruptRecord),
-        ("two batches", raw(twice), C::UnknownServerError),
-        ("no key", targets(vec![1]), C::InvalidTargetColumn),
+        ("empty", raw(Vec::new()), ErrorCode::CorruptRecord),
+        ("two batches", raw(twice), ErrorCode::UnknownServerError),
+        ("no key", targets(vec![1]), ErrorCode::InvalidTargetColumn),
         (
             "unknown column",
             targets(vec![0, 3]),
-            C::InvalidTargetColumn,
+            ErrorCode::InvalidTargetColumn,
         ),
         (
             "negative column",
             targets(vec![0, -1]),
-            C::InvalidTargetColumn,
+            ErrorCode::InvalidTargetColumn,
         ),
         (
             "unknown bucket",
             put_request(table, 2, kv_batch(&[], None)),
-            C::UnknownTableOrBucket,
+            ErrorCode::UnknownTableOrBucket,
         ),
         (
             "unknown table",
             put_request(99, 0, kv_batch(&[], None)),
-            C::UnknownTableOrBucket,
+            ErrorCode::UnknownTableOrBucket,
         ),
-        ("mode", mode, C::UnknownServerError),
-        ("acks", acks, C::InvalidRequiredAcks),
+        ("mode", mode, ErrorCode::UnknownServerError),
+        ("acks", acks, ErrorCode::InvalidRequiredAcks),
     ] {
         let refused = put(&mut wire, request).await.unwrap_err();
         assert_eq!(refused.code, code, "{what}: {refused:?}");
@@ -111,7 +107,7 @@ async fn bad_batches_are_refused_and_change_nothing() {
         produce(table, 0, super::super::rig::batch(0..1, None)),
     )
     .await;
-    assert_eq!(appended.unwrap_err().code, C::InvalidTable);
+    assert_eq!(appended.unwrap_err().code, ErrorCode::InvalidTable);
     let found = lookup(&mut wire, table, &[1, 2]).await.unwrap();
     assert_eq!(found, [Some(datums(&(1, Some("a"), None))), None]);
     assert_eq!(latest(&mut wire, table).await, 1);
