@@ -7,8 +7,8 @@
 //! Against the log: for the offsets that the log still holds, the rows of a lake bucket and of its
 //! part of the log must be equal as multisets, snapshot by snapshot; offsets that it lost to
 //! retention or to a repair are counted, and not compared. Of a table with a primary key the changes
-//! of the log, applied in order, must leave the rows of the merged lake. What a running daemon commits meanwhile
-//! is left out: the audit ends at the registered snapshot it began with.
+//! of the log, applied in order, must leave the rows of the merged lake. What a running daemon
+//! commits meanwhile is left out: the audit ends at the registered snapshot it began with.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,9 +28,12 @@ use crate::ranges::{self, BucketRange, RangesProperty};
 
 mod apart;
 mod chain;
+mod gone;
 mod keys;
 mod logs;
 mod rows;
+
+pub use gone::Gone;
 
 use rows::Multiset;
 
@@ -150,40 +153,6 @@ impl Ends {
     fn behind(&self, start: i64) -> i64 {
         let lost: i64 = self.lost.iter().map(|lost| lost.to - lost.from).sum();
         (self.log_end - self.lake_end.max(start) - lost).max(0)
-    }
-}
-
-/// Offsets of one bucket that are in the lake and no longer in the log, by retention or a repair.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Gone {
-    /// The bucket, by its number in the log.
-    pub bucket: LakeBucket,
-    /// How many offsets.
-    pub offsets: i64,
-    /// Offsets that the log holds, but whose rows can't be told from those that are gone.
-    pub beside: i64,
-}
-
-impl fmt::Display for Gone {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (offsets, bucket) = (self.offsets, &self.bucket);
-        if offsets == 0 {
-            return write!(
-                f,
-                "{} offsets of {bucket} stand in the same files as offsets that are no longer in the \
-                 log; not comparable",
-                self.beside
-            );
-        }
-        write!(
-            f,
-            "{offsets} offsets of {bucket} are in the lake but no longer in the log (retention or \
-             repair); not comparable"
-        )?;
-        if self.beside > 0 {
-            write!(f, ", nor are {} in the same files", self.beside)?;
-        }
-        Ok(())
     }
 }
 

@@ -154,7 +154,13 @@ pub(crate) fn decode(
     let skip = usize::try_from(range.start.0 - base.0)?;
     let length = usize::try_from(range.end.0 - range.start.0)?;
     let kinds = form.is_keyed.then(|| match &decoded.change_types {
-        Some(types) => types.iter().skip(skip).take(length).map(kind).collect(),
+        Some(types) => types
+            .iter()
+            .skip(skip)
+            .take(length)
+            .copied()
+            .map(kind)
+            .collect(),
         None => vec![RowKind::Insert; length],
     });
     let rows = rows.slice(skip, length);
@@ -162,7 +168,7 @@ pub(crate) fn decode(
 }
 
 /// A change of the log as the lake names it (reference: its Paimon writer).
-fn kind(change: &ChangeType) -> RowKind {
+fn kind(change: ChangeType) -> RowKind {
     match change {
         ChangeType::AppendOnly | ChangeType::Insert => RowKind::Insert,
         ChangeType::UpdateBefore => RowKind::UpdateBefore,
