@@ -12,6 +12,8 @@ mod opening;
 mod put;
 mod replay;
 mod rules;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 use std::path::Path;

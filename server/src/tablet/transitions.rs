@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use futures::StreamExt;
 use futures::future::{BoxFuture, FutureExt, Shared, TryFutureExt};
 use tokio::sync::mpsc;
 use weir_protocol::ids::{
@@ -22,6 +23,9 @@ use crate::api::error::Failure;
 use crate::error::Error;
 use crate::log::{Disk, Log};
 use crate::peer::Stopped;
+
+/// How many buckets are closed at once at a stop.
+const CLOSED_AT_ONCE: usize = 16;
 
 type Acks = mpsc::Sender<NotifyLeaderAndIsrResponse>;
 
@@ -415,9 +419,9 @@ impl TabletServer {
 
     /// Closes all logs; what was appended is on disk then.
     pub(crate) async fn close(&self) {
-        for replica in self.leaders() {
-            replica.close().await;
-        }
+        futures::stream::iter(self.leaders())
+            .for_each_concurrent(CLOSED_AT_ONCE, async |replica| replica.close().await)
+            .await;
     }
 
     /// Where a bucket's log is kept. Made of ids alone: no name ever becomes a path.

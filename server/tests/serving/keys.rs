@@ -15,6 +15,7 @@ use weir_protocol::schema::{Column, LogicalType, Schema, TypeKind};
 use crate::rig::*;
 
 mod crash;
+mod formats;
 mod model;
 mod numbers;
 mod scans;

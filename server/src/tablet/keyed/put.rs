@@ -275,7 +275,9 @@ impl Place<'_> {
             let mut number = || numbers.next().ok_or_else(none_left);
             let outcome = upsert.apply(old.as_ref(), &request, &mut number)?;
             self.check_key(rules, &outcome, index, record)?;
-            next = outcome.buffer(self.buffer, record.key.clone(), next)?;
+            // Not the request's own bytes, which would stay as long as one of its keys.
+            let key = Bytes::copy_from_slice(&record.key);
+            next = outcome.buffer(self.buffer, key, next)?;
             if let Outcome::Changed { records, .. } = outcome {
                 log.extend(records);
             }
@@ -301,9 +303,12 @@ impl Place<'_> {
         else {
             return Ok(());
         };
-        let row = records.last().map(|last| rules.key_of(&last.row));
-        let reason = match row {
-            Some(Ok(key)) if key == record.key => return Ok(()),
+        let row = records.last().map(|last| &last.row);
+        let reason = match row.map(|row| rules.key_of(row)) {
+            Some(Ok(key)) if key == record.key => match row.and_then(|row| rules.inexact(row)) {
+                None => return Ok(()),
+                Some(column) => format!("key column `{column}` has more digits than its type"),
+            },
             Some(Err(error)) => error.to_string(),
             _ => "its key is not that of its row".to_owned(),
         };

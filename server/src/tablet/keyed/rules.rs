@@ -15,7 +15,7 @@ use weir_protocol::record::arrow::Compression;
 use weir_protocol::record::rows;
 use weir_protocol::row::key::{BucketKey, KeyFormat};
 use weir_protocol::row::{Datum, binary, compacted, indexed};
-use weir_protocol::schema::{LogicalType, Schema};
+use weir_protocol::schema::{LogicalType, Schema, TypeKind};
 
 use crate::error::Error;
 
@@ -204,6 +204,17 @@ impl KeyRules {
         self.key.encode(&values, &self.key_types)
     }
 
+    /// The name of a key column whose value the log would round: its key would not come back.
+    pub(super) fn inexact(&self, row: &[Datum]) -> Option<&str> {
+        let schema = self.schemas.latest();
+        let mut columns = self
+            .key_columns
+            .iter()
+            .filter_map(|index| Some((schema.columns.get(*index)?, row.get(*index)?)));
+        let found = columns.find(|(column, value)| !is_exact(value, &column.ty.kind));
+        found.map(|(column, _)| column.name.as_str())
+    }
+
     /// A row of this schema as values hold it.
     pub(super) fn encode_row(
         &self,
@@ -243,6 +254,23 @@ impl LogFormat {
             Compression::Zstd(values.zstd_level()?)
         };
         Ok(Self::Arrow(compression))
+    }
+}
+
+/// Whether a time has no more digits than Arrow has for its precision: 0, 3, 6 or 9.
+fn is_exact(value: &Datum, kind: &TypeKind) -> bool {
+    match (value, kind) {
+        (Datum::Time(millis), TypeKind::Time { precision: 0 }) => millis % 1000 == 0,
+        (
+            Datum::Timestamp { millis, nanos },
+            TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision },
+        ) => match precision {
+            0 => millis % 1000 == 0 && *nanos == 0,
+            1..=3 => *nanos == 0,
+            4..=6 => nanos % 1000 == 0,
+            _ => true,
+        },
+        _ => true,
     }
 }
 

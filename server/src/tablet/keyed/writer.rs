@@ -169,14 +169,32 @@ impl Writer {
             }
             return;
         }
-        if let Err(error) = self.take_puts(puts).await {
+        let failed = match self.take_puts(puts).await {
+            Ok(None) => return,
+            // Too much together: one by one.
+            Ok(Some(puts)) => self.take_each(puts).await.err(),
+            Err(error) => Some(error),
+        };
+        if let Some(error) = failed {
             self.fail(&error);
         }
     }
 
+    async fn take_each(&mut self, puts: Vec<(Put, Reply)>) -> Result<(), Error> {
+        for put in puts {
+            self.take_puts(vec![put]).await?;
+        }
+        Ok(())
+    }
+
+    /// Does puts together; gives several back if what they change is too much to be read at once.
+    ///
     /// # Errors
     /// What leaves it unknown what is in the buffer.
-    async fn take_puts(&mut self, puts: Vec<(Put, Reply)>) -> Result<(), Error> {
+    async fn take_puts(
+        &mut self,
+        puts: Vec<(Put, Reply)>,
+    ) -> Result<Option<Vec<(Put, Reply)>>, Error> {
         let mut rules = self.table.key_rules()?;
         let mut prepared = self.prepare(&rules, puts).await?;
         let is_newer = |changes: &Result<Changes, Error>| {
@@ -195,24 +213,27 @@ impl Writer {
             changes,
             keys,
         } = prepared;
+        let read = match self.read(keys).await {
+            Err(Error::TooManyChanges { .. }) if puts.len() > 1 => return Ok(Some(puts)),
+            Ok(old_values) => {
+                let numbered = self.take_numbers(&rules, &changes).await;
+                numbered.map(|()| old_values)
+            }
+            Err(error) => Err(error),
+        };
         let replies = puts.into_iter().map(|(_, reply)| reply);
-        let old_values = match self.read(keys).await {
-            Ok(old_values) => old_values,
+        match read {
+            Ok(old_values) => {
+                let changes = changes.into_iter().zip(replies).collect();
+                self.append(rules, changes, old_values).await?;
+            }
             Err(error) => {
                 for reply in replies {
                     let _gone = reply.send(Err(self.read_failed(&error)));
                 }
-                return Ok(());
             }
-        };
-        if let Err(error) = self.take_numbers(&rules, &changes).await {
-            for reply in replies {
-                let _gone = reply.send(Err(self.read_failed(&error)));
-            }
-            return Ok(());
         }
-        let changes = changes.into_iter().zip(replies).collect();
-        self.append(rules, changes, old_values).await
+        Ok(None)
     }
 
     /// Takes as many numbers as there may be new rows.
