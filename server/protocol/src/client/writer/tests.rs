@@ -585,9 +585,12 @@ async fn a_missing_partition_is_an_error_if_it_may_not_be_made() {
 }
 
 #[tokio::test]
-async fn tables_that_a_log_writer_cannot_write_are_refused_at_open() {
+async fn tables_that_a_writer_cannot_write_are_refused_at_open() {
     let mut keyed = table(1);
     keyed.schema = Schema::new(keyed.schema.columns, vec!["id".to_owned()]).unwrap();
+    keyed
+        .properties
+        .insert("table.kv.format".into(), "PLAIN".into());
     let mut indexed = table(1);
     indexed
         .properties

@@ -147,3 +147,20 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_batch_given_another_writer_is_as_if_that_one_had_written_it() {
+    let records = [KvRecord {
+        key: Bytes::from_static(b"k"),
+        row: Some(Bytes::from_static(b"row")),
+    }];
+    let other = BatchIdentity {
+        writer_id: WriterId(9),
+        batch_sequence: 4,
+        ..id()
+    };
+    let mut bytes = encode(id(), &records).unwrap().to_vec();
+    set_writer(&mut bytes, other.writer_id, other.batch_sequence).unwrap();
+    assert_eq!(Bytes::from(bytes), encode(other, &records).unwrap());
+    assert!(set_writer(&mut [0; 27], WriterId(9), 4).is_err());
+}
