@@ -87,6 +87,16 @@ impl Reads {
         Ok(self.catalog.list_tables(database).await?)
     }
 
+    /// The paths of all tables of all databases.
+    pub(crate) async fn all_tables(&self) -> Result<Vec<TablePath>, Error> {
+        let mut paths = Vec::new();
+        for database in self.list_databases().await? {
+            let names = self.list_tables(&database).await?.into_iter();
+            paths.extend(names.map(|name| TablePath::new(database.clone(), name)));
+        }
+        Ok(paths)
+    }
+
     pub(crate) async fn table(&self, path: &TablePath) -> Result<Table, Error> {
         Ok(self.catalog.get_table(path).await?)
     }

@@ -31,6 +31,39 @@ async fn load(cluster: &Cluster, code: i32, source: &str, more: &[&str]) -> Ende
     weir(code, &arguments).await
 }
 
+/// What shuts clients out for good is not done without a word; later changes shut out nobody else.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_change_of_the_bucket_count_wants_a_yes() {
+    let mut cluster = Cluster::start().await;
+    let addr = cluster.addr();
+    let table = async |code: i32, verb: &str, more: &[&str]| {
+        let arguments = [&["table", verb, "d.t", "--bootstrap", &addr], more].concat();
+        weir(code, &arguments).await
+    };
+    let columns = ["--column", "id BIGINT", "--column", "day STRING"];
+    let keys = ["--partition-by", "day", "--bucket-key", "id"];
+    table(0, "create", &[columns, keys].concat()).await;
+    // As many as there are: nothing changes.
+    table(0, "alter", &["--set", "bucket.num=1"]).await;
+    let ended = table(2, "alter", &["--set", "bucket.num=4"]).await;
+    assert!(ended.log.contains("nothing was changed"), "{ended:?}");
+    assert!(ended.log.contains("pyfluss"), "{ended:?}");
+    let path = TablePath::new("d", "t");
+    let info = cluster.client.table_info(&path).await.unwrap();
+    assert_eq!(
+        (info.descriptor.bucket_count, info.bucket_layout_epoch),
+        (Some(1), 0)
+    );
+    table(0, "alter", &["--set", "bucket.num=4", "--yes"]).await;
+    table(0, "alter", &["--set", "bucket.num=8"]).await;
+    let info = cluster.client.table_info(&path).await.unwrap();
+    assert_eq!(
+        (info.descriptor.bucket_count, info.bucket_layout_epoch),
+        (Some(8), 2)
+    );
+    cluster.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_load_leaves_no_table_that_it_made_and_no_hint_to_resume() {
     let mut cluster = Cluster::start().await;

@@ -8,6 +8,11 @@ use arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use arrow::datatypes::Int64Type;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
+use weir_lake_format::commit::{BaseView, RetryPolicy};
+use weir_lake_format::{
+    CommitKind, CommitOutcome, CommitRequest, MergeTreeWriter, Partition, RowKind, WriteTarget,
+    WriterOptions,
+};
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
 use weir_protocol::schema::{Schema, TypeKind};
@@ -139,6 +144,62 @@ async fn upserts_and_deletes_reach_each_partition_of_the_lake_merged() {
 async fn a_changelog_without_old_rows_leaves_the_same_lake() {
     let table = weir_tests::table::with(keyed(&["id"]), "table.changelog.image", "wal");
     histories(&table, "wal", &["here"], 3).await;
+}
+
+/// Another writer counts sequence numbers on from what it finds; a later change of ours still wins.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_wins_over_an_earlier_one_of_another_writer_of_the_lake() {
+    let mut cluster = Cluster::start().await;
+    let path = path("others");
+    let schema = create(&cluster, &path, &bucketed(keyed(&["id"]), 1, &[])).await;
+    let put = async |cluster: &mut Cluster, amount: i64| {
+        cluster.tier().await;
+        let writer = cluster.writer(&path).await;
+        let rows = batch(&schema, &[(1, "here", amount)]);
+        drop(writer.append(rows).await.expect("the rows are the table's"));
+        writer.close().await.expect("they are acknowledged");
+        cluster.wait_tiered(&path).await;
+        cluster.stop_tiering().await;
+        let model = Model::from([(("here".to_owned(), 1), amount)]);
+        assert_eq!(merged(cluster, &path).await, model);
+    };
+    put(&mut cluster, 10).await;
+    let lake = cluster.lake(&path).await;
+    let lake_schema = Arc::new(lake.latest_schema().await.expect("a schema"));
+    let target = WriteTarget {
+        schema: Arc::clone(&lake_schema),
+        partition: Partition::unpartitioned(),
+        bucket: 0,
+        total_buckets: 1,
+        // As if it had written so many rows before.
+        first_sequence_number: 1_000_000,
+    };
+    let options = WriterOptions::new(&lake_schema, "theirs".to_owned(), 0).expect("options");
+    let (store, root) = (Arc::clone(lake.store()), lake.root().clone());
+    let writer = MergeTreeWriter::new(target, options, 1 << 20, store, root);
+    let mut writer = writer.expect("a writer");
+    let rows = batch(&schema, &[(1, "here", 11)]);
+    let written = writer.write(rows, &[RowKind::Insert]).await;
+    written.expect("the rows are the table's");
+    let request = CommitRequest {
+        commit_user: "theirs".to_owned(),
+        commit_identifier: 1,
+        kind: CommitKind::Append,
+        messages: vec![writer.finish().await.expect("files")],
+        deletes: Vec::new(),
+        properties: BTreeMap::new(),
+        allow_empty: false,
+        uuid: "theirs".to_owned(),
+        now_ms: 0,
+    };
+    let mut allowed = |_: &BaseView<'_>| Ok(());
+    let retry = RetryPolicy::default();
+    let committed = lake.commit(&request, &mut allowed, retry).await;
+    assert!(matches!(committed, Ok(CommitOutcome::Committed(_))));
+    assert_eq!(merged(&cluster, &path).await.values().max(), Some(&11));
+    put(&mut cluster, 12).await;
+    put(&mut cluster, 13).await;
+    cluster.stop().await;
 }
 
 /// A row of the lake that is not the log's is found, and its key named.

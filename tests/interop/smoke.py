@@ -74,6 +74,17 @@ class Weir:
             time.sleep(0.2)
         raise AssertionError(f"{table}: {found} rows in the lake, expected {rows}\n" + (self.folder / "weir.log").read_text()[-4000:])
 
+    def wait_verified(self, table, seconds=60):
+        """Waits until `weir verify` finds all rows of the log in the lake."""
+        until = time.monotonic() + seconds
+        while True:
+            try:
+                return self.run("verify", table, "--complete", "--bootstrap", self.fluss, "--warehouse", self.warehouse)
+            except AssertionError:
+                if time.monotonic() > until:
+                    raise
+            time.sleep(0.5)
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(60)
@@ -150,6 +161,30 @@ def pyfluss_rows_reach_every_reader(weir, target):
     if environment is None:
         return "java check skipped: no Java or Maven"
     java_check(environment, weir, "py_lake.events")
+
+
+@case
+def rows_by_key_reach_every_reader_merged(weir, target):
+    """Rows put by key, in rounds that overwrite one another, are merged to the same rows by every reader."""
+    source = weir.folder / "keyed.jsonl"
+    expected = {}
+    for number, ids in enumerate((range(2000), range(0, 2000, 3), range(1990, 2400))):
+        rows = [{"id": key, "name": f"{number}-{key}", "amount": None if key % 7 == 3 else key * (number + 1)} for key in ids]
+        source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        more = ("--create", "--primary-key", "id", "--buckets", "3") if number == 0 else ()
+        weir.run("load", "--bootstrap", weir.fluss, "--table", "k.rows", source, *more)
+        expected.update((row["id"], row) for row in rows)
+        weir.run("status", "--grpc", weir.grpc, "--tier-now", "k.rows")
+        weir.wait_verified("k.rows")
+    for kind in ("pypaimon", "rust"):
+        lines = lakecheck(kind, weir.lake, "k.rows")
+        found = {row["id"]: row for row in map(json.loads, lines)}
+        same(f"rows and keys by {kind}", (len(lines), len(found)), (len(expected), len(expected)))
+        same(f"keys with other rows by {kind}", [key for key in expected if found.get(key) != expected[key]][:3], [])
+    environment = java_tools(target)
+    if environment is None:
+        return "java check skipped: no Java or Maven"
+    java_check(environment, weir, "k.rows")
 
 
 @case

@@ -390,7 +390,7 @@ impl Committer {
             },
             CommitOutcome::Conflict(conflict) => Error::LakeConflict {
                 table,
-                reason: format!("{conflict:?}"),
+                reason: conflict.to_string(),
             },
             CommitOutcome::Exhausted { attempts } => Error::LakeBusy { table, attempts },
             CommitOutcome::Replaced | CommitOutcome::TakenBack => Error::LakeReplaced { table },

@@ -96,6 +96,8 @@ pub struct Report {
     pub rows: i64,
     /// Rows that were compared with the log, one by one.
     pub compared_rows: i64,
+    /// Why none was, if the table's options don't allow it.
+    pub not_compared: Option<String>,
     /// Where each bucket's log and its part of the lake end.
     pub ends: Vec<Ends>,
     /// Rows of the log that are not in the lake yet: high watermarks less the lake's ends, and less
@@ -186,6 +188,7 @@ pub async fn audit(
         buckets: 0,
         rows: 0,
         compared_rows: 0,
+        not_compared: None,
         ends: Vec::new(),
         behind_rows: 0,
         diverted_rows: 0,
@@ -230,7 +233,8 @@ pub async fn audit(
         .collect::<BTreeSet<_>>()
         .len();
     if lake.schema.is_primary_key_table() {
-        if keys::is_comparable(&lake) {
+        report.not_compared = keys::incomparable(&lake);
+        if report.not_compared.is_none() {
             let at = (last, &progress.ends);
             let (partitions, findings) = (&auditor.partitions, &mut report.findings);
             let compared = keys::compare(&logs, &extents, at, partitions, findings).await?;

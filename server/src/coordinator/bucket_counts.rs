@@ -48,11 +48,8 @@ impl Coordinator {
     }
 
     async fn reconcile_bucket_counts(&self) -> Result<(), Error> {
-        for database in self.parts.reads.list_databases().await? {
-            for name in self.parts.reads.list_tables(&database).await? {
-                let path = TablePath::new(database.clone(), name);
-                self.reconcile_bucket_count(&path).await;
-            }
+        for path in self.parts.reads.all_tables().await? {
+            self.reconcile_bucket_count(&path).await;
         }
         Ok(())
     }

@@ -110,25 +110,22 @@ impl Coordinator {
 
     async fn read_everything(&self) -> Result<Everything, Error> {
         let mut all = Everything::default();
-        for database in self.parts.reads.list_databases().await? {
-            for name in self.parts.reads.list_tables(&database).await? {
-                let path = TablePath::new(database.clone(), name);
-                let table = self.parts.reads.table(&path).await;
-                let Some(table) = unless_of_one_table(&path, table)? else {
-                    all.has_unreadable = true;
-                    continue;
-                };
-                self.remember(table.table_id, &path);
-                if table.descriptor.is_partitioned() {
-                    let at = all.tables.len();
-                    let found = self.parts.reads.partitions(&path).await;
-                    let found = unless_of_one_table(&path, found)?;
-                    all.has_unreadable |= found.is_none();
-                    let partitions = found.into_iter().flat_map(|(_, partitions)| partitions);
-                    all.partitions.extend(partitions.map(|one| (at, one)));
-                }
-                all.tables.push(table);
+        for path in self.parts.reads.all_tables().await? {
+            let table = self.parts.reads.table(&path).await;
+            let Some(table) = unless_of_one_table(&path, table)? else {
+                all.has_unreadable = true;
+                continue;
+            };
+            self.remember(table.table_id, &path);
+            if table.descriptor.is_partitioned() {
+                let at = all.tables.len();
+                let found = self.parts.reads.partitions(&path).await;
+                let found = unless_of_one_table(&path, found)?;
+                all.has_unreadable |= found.is_none();
+                let partitions = found.into_iter().flat_map(|(_, partitions)| partitions);
+                all.partitions.extend(partitions.map(|one| (at, one)));
             }
+            all.tables.push(table);
         }
         Ok(all)
     }

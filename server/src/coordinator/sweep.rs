@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use weir_catalog::catalog::Table;
 use weir_catalog::offsets_files::StoredFile;
 use weir_catalog::store::Key;
-use weir_protocol::ids::{TableId, TablePath};
+use weir_protocol::ids::TableId;
 
 use super::Coordinator;
 use super::start::next_id;
@@ -44,12 +44,9 @@ impl Coordinator {
 
     async fn existing_tables(&self) -> Result<BTreeSet<TableId>, Error> {
         let mut tables = BTreeSet::new();
-        for database in self.parts.reads.list_databases().await? {
-            for name in self.parts.reads.list_tables(&database).await? {
-                let path = TablePath::new(database.clone(), name);
-                let table: Option<Table> = self.parts.catalog.find_table(&path).await?;
-                tables.extend(table.map(|table| table.table_id));
-            }
+        for path in self.parts.reads.all_tables().await? {
+            let table: Option<Table> = self.parts.catalog.find_table(&path).await?;
+            tables.extend(table.map(|table| table.table_id));
         }
         Ok(tables)
     }

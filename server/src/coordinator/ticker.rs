@@ -7,7 +7,7 @@ use std::time::Duration;
 use weir_catalog::auto_partition::{self, KnownPartition, Progress};
 use weir_catalog::catalog::{IfExists, IfMissing, Partition, Table};
 use weir_catalog::ddl::properties::TableProperties;
-use weir_protocol::ids::{BucketId, LogOffset, TableBucket, TablePath};
+use weir_protocol::ids::{BucketId, LogOffset, TableBucket};
 use weir_protocol::partition::PartitionSpec;
 
 use super::Coordinator;
@@ -50,16 +50,13 @@ impl Coordinator {
 
     async fn auto_partition_all(self: &Arc<Self>) -> Result<(), Error> {
         let mut tables = BTreeSet::new();
-        for database in self.parts.reads.list_databases().await? {
-            for name in self.parts.reads.list_tables(&database).await? {
-                let path = TablePath::new(database.clone(), name);
-                match self.parts.reads.table(&path).await {
-                    Ok(table) => {
-                        tables.insert(table.table_id);
-                        self.auto_partition(&table).await;
-                    }
-                    Err(error) => tracing::debug!(table = %path, %error, "a table was left out"),
+        for path in self.parts.reads.all_tables().await? {
+            match self.parts.reads.table(&path).await {
+                Ok(table) => {
+                    tables.insert(table.table_id);
+                    self.auto_partition(&table).await;
                 }
+                Err(error) => tracing::debug!(table = %path, %error, "a table was left out"),
             }
         }
         self.parts.metrics.held.keep(&tables);

@@ -29,7 +29,7 @@ use weir_protocol::ids::{LogOffset, TableBucket};
 
 pub(crate) use put::{Existing, Put};
 pub(crate) use rules::{KeyRules, KnownSchema, Numbered};
-use writer::{Command, Writer};
+use writer::{Queued, Writer};
 
 use super::TableInfo;
 use super::room::Room;
@@ -42,7 +42,7 @@ use crate::reads::Reads;
 pub(crate) struct Keyed {
     bucket: TableBucket,
     store: KvStore,
-    commands: mpsc::Sender<Command>,
+    queue: mpsc::Sender<Queued>,
     visible: watch::Receiver<Flushed>,
     /// Tells this opening of the store from all others.
     nonce: u64,
@@ -115,7 +115,7 @@ impl Keyed {
             store.close().await;
             return Err(error);
         }
-        let (commands, queue) = mpsc::channel(around.max_waiting);
+        let (queue, queued) = mpsc::channel(around.max_waiting);
         let end = store.position()?.flushed_offset;
         let (published, visible) = watch::channel(Flushed {
             end,
@@ -123,11 +123,11 @@ impl Keyed {
         });
         let writer = Writer::new((log, &store), Arc::clone(table), around, published);
         let (end, ended) = oneshot::channel();
-        let task = tokio::spawn(writer.run(queue, ended));
+        let task = tokio::spawn(writer.run(queued, ended));
         Ok(Self {
             bucket,
             store,
-            commands,
+            queue,
             visible,
             nonce: rand::random(),
             writer: Mutex::new(Some(Running { end, task })),
@@ -142,7 +142,7 @@ impl Keyed {
     pub(crate) async fn put(&self, put: Put) -> Result<Putting, Error> {
         let (reply, answer) = oneshot::channel();
         let bucket = self.bucket;
-        let sent = self.commands.send(Command::Put(put, reply)).await;
+        let sent = self.queue.send((put, reply)).await;
         sent.map_err(|_| Error::UnknownBucket { bucket })?;
         Ok(Putting { bucket, answer })
     }

@@ -69,6 +69,9 @@ pub fn show(report: &Report) -> Outcome {
             count(report.compared_rows),
         ))?,
     }
+    if let Some(reason) = &report.not_compared {
+        print(&format!("{table}: rows are not compared: {reason}\n"))?;
+    }
     if let Some(first) = report.expired_before {
         print(&format!(
             "{table}: snapshots before {first} have expired: what they brought is not audited\n"

@@ -76,8 +76,10 @@ impl Committers {
         lake: &LakeTable,
         table: TableId,
     ) -> weir_lake_format::Result<Arc<Floors>> {
-        let known = self.floors.lock().get(&table).cloned();
-        let floors = Floors::read(lake, known).await?;
+        let known = self.floors.lock().remove(&table);
+        let mut floors = known.unwrap_or_default();
+        // Nobody else has them any more: the round before is over.
+        Arc::make_mut(&mut floors).advance(lake).await?;
         self.floors.lock().insert(table, Arc::clone(&floors));
         Ok(floors)
     }

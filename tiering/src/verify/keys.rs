@@ -5,7 +5,6 @@
 //! at a time.
 
 use std::collections::{BTreeMap, HashMap};
-use std::hash::{DefaultHasher, Hasher as _};
 
 use arrow::array::RecordBatch;
 use futures::TryStreamExt as _;
@@ -15,6 +14,7 @@ use weir_lake_format::{
 use weir_protocol::ids::{LogOffset, TableBucket};
 
 use super::logs::{Damaged, LogExtent, Logs, unreadable};
+use super::rows::text_hash;
 use super::{Finding, Gone, LakeBucket};
 use crate::error::Result;
 use crate::lake_table::LakeTable;
@@ -46,10 +46,10 @@ impl Keys {
         for ((key, row), kind) in texts.into_iter().zip(kinds) {
             match kind {
                 RowKind::Insert | RowKind::UpdateAfter => {
-                    self.rows.insert(hash(&key), Some(hash(&row)));
+                    self.rows.insert(text_hash(&key), Some(text_hash(&row)));
                 }
                 RowKind::Delete => {
-                    self.rows.insert(hash(&key), None);
+                    self.rows.insert(text_hash(&key), None);
                 }
                 RowKind::UpdateBefore => {}
             }
@@ -74,12 +74,20 @@ struct Differences {
     first: Option<String>,
 }
 
-/// Whether the lake merges changes as the log does: the last one of a key wins.
-pub(super) fn is_comparable(lake: &LakeTable) -> bool {
+/// Why keys can't be compared, if the lake merges changes in another way than the log: by the last
+/// one of a key.
+pub(super) fn incomparable(lake: &LakeTable) -> Option<String> {
     let options = TableOptions::new(&lake.schema.options);
     let engine = options.get("merge-engine").unwrap_or("deduplicate");
-    engine.eq_ignore_ascii_case("deduplicate")
-        && !OTHER_MERGES.iter().any(|key| options.get(key).is_some())
+    if !engine.eq_ignore_ascii_case("deduplicate") {
+        let option = format!("merge-engine = {engine}");
+        return Some(format!(
+            "the lake merges changes by {option}, not as the log does"
+        ));
+    }
+    let mut others = OTHER_MERGES.iter();
+    let other = others.find_map(|key| options.get(key).map(|value| format!("{key} = {value}")));
+    other.map(|option| format!("the lake merges changes by {option}, not as the log does"))
 }
 
 /// Compares each bucket as of the lake's snapshot `snapshot`, which ends at `ends`.
@@ -155,8 +163,8 @@ async fn compare_bucket(
         let mut batches = batches.map_err(|error| lake.error(error))?;
         while let Some(batch) = batches.try_next().await.map_err(|e| lake.error(e))? {
             for (key, row) in texts(&batch, lake)? {
-                match keys.rows.remove(&hash(&key)) {
-                    Some(Some(expected)) if expected == hash(&row) => {}
+                match keys.rows.remove(&text_hash(&key)) {
+                    Some(Some(expected)) if expected == text_hash(&row) => {}
                     Some(Some(_)) => {
                         differences.other += 1;
                         differences.first.get_or_insert(key);
@@ -217,14 +225,4 @@ fn texts(rows: &RecordBatch, lake: &LakeTable) -> Result<Vec<(String, String)>> 
     };
     let keys = lines(&keys, &key_fields)?;
     Ok(keys.into_iter().zip(lines(rows, fields)?).collect())
-}
-
-fn hash(text: &str) -> u128 {
-    let half = |salt: u8| {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u8(salt);
-        hasher.write(text.as_bytes());
-        u128::from(hasher.finish())
-    };
-    (half(0) << 64) | half(1)
 }

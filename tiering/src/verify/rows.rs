@@ -27,14 +27,8 @@ pub(super) struct Multiset {
 
 impl Multiset {
     fn add(&mut self, text: &str) {
-        let half = |salt: u8| {
-            let mut hasher = DefaultHasher::new();
-            hasher.write_u8(salt);
-            hasher.write(text.as_bytes());
-            u128::from(hasher.finish())
-        };
         self.rows += 1;
-        self.sum = self.sum.wrapping_add((half(0) << 64) | half(1));
+        self.sum = self.sum.wrapping_add(text_hash(text));
     }
 
     fn add_all(&mut self, other: Self) {
@@ -50,6 +44,17 @@ impl Multiset {
         }
         Ok(())
     }
+}
+
+/// 128 bits by which canonical texts are told apart.
+pub(super) fn text_hash(text: &str) -> u128 {
+    let half = |salt: u8| {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u8(salt);
+        hasher.write(text.as_bytes());
+        u128::from(hasher.finish())
+    };
+    (half(0) << 64) | half(1)
 }
 
 /// What a comparison needs.

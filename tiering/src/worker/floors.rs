@@ -6,7 +6,6 @@
 //! which of both wins is not defined then, nor is it between two writers of Paimon.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use weir_lake_format::{ManifestEntry, Partition, Result, TableIdentity};
 
@@ -25,46 +24,45 @@ pub struct Floors {
 }
 
 impl Floors {
-    /// What the newest snapshot of `lake` has, by what `known` knew before: then only the snapshots
-    /// since are read.
+    /// Brings them up to the newest snapshot of `lake`: if they are of the same table, only the
+    /// snapshots since are read.
     ///
     /// # Errors
-    /// If snapshots or manifests can't be read.
-    pub(crate) async fn read(lake: &LakeTable, known: Option<Arc<Self>>) -> Result<Arc<Self>> {
-        let known = known.unwrap_or_default();
+    /// If snapshots or manifests can't be read; what they hold then is of no use.
+    pub(crate) async fn advance(&mut self, lake: &LakeTable) -> Result<()> {
         let Some(latest) = lake.table.latest_snapshot().await? else {
-            return Ok(Arc::new(Self::default()));
+            *self = Self::default();
+            return Ok(());
         };
-        let from = known
-            .as_of
-            .as_ref()
-            .filter(|(table, _)| *table == lake.identity)
-            .map(|(_, snapshot)| *snapshot);
-        if from == Some(latest.id) {
-            return Ok(known);
+        let known = self.as_of.take();
+        let known = known.filter(|(table, _)| *table == lake.identity);
+        let since = known
+            .map(|(_, since)| since)
+            .filter(|since| (0..=MOST_SNAPSHOTS).contains(&(latest.id - since)));
+        if since.is_none() {
+            self.highest.clear();
         }
-        let mut floors = Self {
-            as_of: Some((lake.identity.clone(), latest.id)),
-            highest: HashMap::new(),
-        };
-        let since = from.filter(|from| (0..=MOST_SNAPSHOTS).contains(&(latest.id - from)));
+        if !self.add_since(lake, since, latest.id).await? {
+            // What has expired meanwhile lives on in the newest one, as far as it counts.
+            self.add(&lake.table.live_entries(&latest).await?);
+        }
+        self.as_of = Some((lake.identity.clone(), latest.id));
+        Ok(())
+    }
+
+    /// Adds what the snapshots after `since` added; `false` if that can't be known.
+    async fn add_since(&mut self, lake: &LakeTable, since: Option<i64>, to: i64) -> Result<bool> {
         let Some(since) = since else {
-            floors.add(&lake.table.live_entries(&latest).await?);
-            return Ok(Arc::new(floors));
+            return Ok(false);
         };
-        floors.highest.clone_from(&known.highest);
-        for id in since + 1..=latest.id {
+        for id in since + 1..=to {
             let snapshot = match lake.table.snapshot(id).await {
-                Err(weir_lake_format::Error::NotFound { .. }) => {
-                    // It has expired: what it added is told by what lives.
-                    floors.add(&lake.table.live_entries(&latest).await?);
-                    break;
-                }
+                Err(weir_lake_format::Error::NotFound { .. }) => return Ok(false),
                 snapshot => snapshot?,
             };
-            floors.add(&lake.table.delta_entries(&snapshot).await?);
+            self.add(&lake.table.delta_entries(&snapshot).await?);
         }
-        Ok(Arc::new(floors))
+        Ok(true)
     }
 
     fn add(&mut self, entries: &[ManifestEntry]) {

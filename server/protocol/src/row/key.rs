@@ -5,10 +5,14 @@
 
 use super::wire::decimal_bytes;
 use super::{Datum, binary, check_arity, compacted};
+use crate::descriptor::TableDescriptor;
 use crate::error::{Error, Result};
 use crate::schema::{LogicalType, TypeKind};
 
 const FORMAT: &str = "key";
+/// The property that names the lake, and with it how keys are encoded.
+const LAKE_FORMAT: &str = "table.datalake.format";
+const KV_FORMAT_VERSION: &str = "table.kv.format-version";
 
 /// How keys become bytes, and with them how buckets are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -58,6 +62,29 @@ impl KeyFormat {
                 "kv format version is not 1 or 2",
             )),
         }
+    }
+
+    /// The format of a table's primary keys: what [`KeyFormat::of_primary_key`] makes of its
+    /// properties and keys.
+    ///
+    /// # Errors
+    /// As [`KeyFormat::of_primary_key`]; [`Error::Invalid`] too for a format version that is no
+    /// number.
+    pub fn of_table(table: &TableDescriptor) -> Result<Self> {
+        let property = |key: &str| table.properties.get(key).map(String::as_str);
+        let version = property(KV_FORMAT_VERSION).map(|text| {
+            let reason = "kv format version is no number";
+            let version = text.trim().parse::<i32>();
+            version.map_err(|_| Error::invalid("key", text, reason))
+        });
+        let is_whole =
+            table.bucket_keys.is_empty() || table.bucket_keys == table.physical_primary_key();
+        let bucket_key = if is_whole {
+            BucketKey::WholePrimaryKey
+        } else {
+            BucketKey::Other
+        };
+        Self::of_primary_key(property(LAKE_FORMAT), version.transpose()?, bucket_key)
     }
 
     /// The bytes of a key.

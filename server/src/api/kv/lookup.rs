@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use weir_protocol::api_key::ApiKey;
+use weir_protocol::ids::TableBucket;
 use weir_protocol::proto::{
     LookupRequest, LookupResponse, PbLookupRespForBucket, PbPrefixLookupRespForBucket, PbValue,
     PbValueList, PrefixLookupRequest, PrefixLookupResponse,
@@ -25,11 +26,6 @@ pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
     }
     let timeout_ms = request.timeout_ms.unwrap_or(DEFAULT_INSERT_MS).max(0);
     let inserts = request.insert_if_not_exists == Some(true);
-    let names: Vec<_> = request
-        .buckets_req
-        .iter()
-        .map(|asked| (asked.partition_id, asked.bucket_id))
-        .collect();
     let buckets = request.buckets_req.into_iter().map(|asked| LookupBucket {
         bucket: bucket_of(request.table_id, asked.partition_id, asked.bucket_id),
         keys: asked.keys,
@@ -45,8 +41,9 @@ pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
     } else {
         tablet.lookup(&asked).await
     };
-    let mut buckets_resp = Vec::with_capacity(names.len());
-    for ((partition_id, bucket_id), result) in names.into_iter().zip(answer.buckets) {
+    let mut buckets_resp = Vec::with_capacity(asked.buckets.len());
+    for (asked, result) in asked.buckets.iter().zip(answer.buckets) {
+        let (partition_id, bucket_id) = names_of(asked.bucket);
         let mut entry = PbLookupRespForBucket {
             partition_id,
             bucket_id,
@@ -69,11 +66,6 @@ pub(super) async fn run(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
 pub(super) async fn run_prefix(tablet: &Arc<TabletServer>, call: Call) -> Outcome {
     let request: PrefixLookupRequest = decode(call.api, call.body)?;
     refuse_too_many(ApiKey::PrefixLookup, request.buckets_req.len(), tablet)?;
-    let names: Vec<_> = request
-        .buckets_req
-        .iter()
-        .map(|asked| (asked.partition_id, asked.bucket_id))
-        .collect();
     let buckets = request.buckets_req.into_iter().map(|asked| LookupBucket {
         bucket: bucket_of(request.table_id, asked.partition_id, asked.bucket_id),
         keys: asked.keys,
@@ -85,8 +77,9 @@ pub(super) async fn run_prefix(tablet: &Arc<TabletServer>, call: Call) -> Outcom
         buckets: buckets.collect(),
     };
     let answer = tablet.lookup(&asked).await;
-    let mut buckets_resp = Vec::with_capacity(names.len());
-    for ((partition_id, bucket_id), result) in names.into_iter().zip(answer.buckets) {
+    let mut buckets_resp = Vec::with_capacity(asked.buckets.len());
+    for (asked, result) in asked.buckets.iter().zip(answer.buckets) {
+        let (partition_id, bucket_id) = names_of(asked.bucket);
         let mut entry = PbPrefixLookupRespForBucket {
             partition_id,
             bucket_id,
@@ -104,6 +97,11 @@ pub(super) async fn run_prefix(tablet: &Arc<TabletServer>, call: Call) -> Outcom
         buckets_resp.push(entry);
     }
     Ok(Answer::new(PrefixLookupResponse { buckets_resp }).holding(answer.memory))
+}
+
+/// A bucket as answers name it.
+fn names_of(bucket: TableBucket) -> (Option<i64>, i32) {
+    (bucket.partition.map(|id| id.0), bucket.bucket.0)
 }
 
 fn failed(tablet: &TabletServer, error: Error) -> (Option<i32>, Option<String>) {

@@ -1,5 +1,7 @@
 //! The changelog of a bucket: changes as one batch of its log, and back.
 
+use std::sync::Arc;
+
 use arrow::array::{Array, RecordBatch};
 use bytes::Bytes;
 use weir_kv::upsert::ChangeRecord;
@@ -34,16 +36,11 @@ pub(super) fn encode(
     match rules.log {
         LogFormat::Arrow(compression) => {
             let rows = columns_of(records, &known.schema)?;
-            let rows = RecordBatch::try_new(std::sync::Arc::clone(&known.arrow), rows);
+            let rows = RecordBatch::try_new(Arc::clone(&known.arrow), rows);
             let rows = rows.map_err(|source| weir_protocol::Error::Arrow {
                 what: "changelog",
                 source,
             })?;
-            let bytes = rows.get_array_memory_size();
-            if bytes > MAX_ROWS_BYTES {
-                let max = MAX_ROWS_BYTES;
-                return Err(Error::TooManyChanges { bytes, max });
-            }
             Ok(arrow_batch::encode_changelog(
                 id,
                 &types,

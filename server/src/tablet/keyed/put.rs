@@ -75,17 +75,13 @@ impl Changes {
             let (bytes, max) = (values, MAX_VALUES);
             return Err(Error::TooManyChanges { bytes, max });
         }
-        Upsert::new(
-            &rules.table,
-            &rules.schemas,
-            put.target_columns.as_deref(),
-            put.mode,
-        )?;
-        Ok(Self {
+        let changes = Self {
             put,
             batch,
             records,
-        })
+        };
+        changes.upsert(rules)?;
+        Ok(changes)
     }
 
     fn upsert<'a>(&'a self, rules: &'a KeyRules) -> Result<Upsert<'a>, Error> {

@@ -13,7 +13,7 @@ use weir_protocol::ids::{SchemaId, TablePath};
 use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::record::arrow::Compression;
 use weir_protocol::record::rows;
-use weir_protocol::row::key::{BucketKey, KeyFormat};
+use weir_protocol::row::key::KeyFormat;
 use weir_protocol::row::{Datum, binary, compacted, indexed};
 use weir_protocol::schema::{LogicalType, Schema, TypeKind};
 
@@ -80,17 +80,10 @@ impl KeyRules {
         let schema = &descriptor.schema;
         let table = TableRules::of_properties(&descriptor.properties, schema)?;
         let values = TableProperties::new(path, &descriptor.properties);
-        let lake = values.get(properties::DATALAKE_FORMAT);
-        let version = values.get(properties::KV_FORMAT_VERSION);
-        let version = version.and_then(|text| text.trim().parse().ok());
-        let primary_key = descriptor.physical_primary_key();
-        let is_whole = descriptor.bucket_keys.is_empty() || descriptor.bucket_keys == primary_key;
-        let bucket_key = if is_whole {
-            BucketKey::WholePrimaryKey
-        } else {
-            BucketKey::Other
-        };
-        let key_columns = schema.column_indexes(&primary_key)?;
+        let key = KeyFormat::of_table(descriptor)?;
+        // By the first version of requests keys are encoded as bucket keys are.
+        let old_key = KeyFormat::of_lake(values.get(properties::DATALAKE_FORMAT));
+        let key_columns = schema.column_indexes(&descriptor.physical_primary_key())?;
         let key_types = key_columns
             .iter()
             .filter_map(|index| Some(schema.columns.get(*index)?.ty.clone()))
@@ -105,8 +98,8 @@ impl KeyRules {
         });
         Ok(Self {
             log: LogFormat::of(values)?,
-            has_new_keys: version == Some(2) && lake.is_some() && !is_whole,
-            key: KeyFormat::of_primary_key(lake, version, bucket_key)?,
+            has_new_keys: old_key.ok() != Some(key),
+            key,
             table,
             schemas,
             known,

@@ -28,10 +28,8 @@ const MAX_OLD_BYTES: usize = 256 << 20;
 
 type Reply = oneshot::Sender<Result<PutDone, Error>>;
 
-/// What the task is asked for.
-pub(super) enum Command {
-    Put(Put, Reply),
-}
+/// A put, and who waits for it.
+pub(super) type Queued = (Put, Reply);
 
 pub(super) struct Writer {
     bucket: TableBucket,
@@ -50,7 +48,7 @@ pub(super) struct Writer {
 
 /// Puts that were read, in order, and the keys whose old values are in the store.
 struct Prepared {
-    puts: Vec<(Put, Reply)>,
+    puts: Vec<Queued>,
     changes: Vec<Result<Changes, Error>>,
     keys: Vec<Bytes>,
 }
@@ -80,7 +78,7 @@ impl Writer {
     /// Works until it is told to end; then all that was put is in log and store, and both are closed.
     pub(super) async fn run(
         mut self,
-        mut queue: mpsc::Receiver<Command>,
+        mut queue: mpsc::Receiver<Queued>,
         mut ended: oneshot::Receiver<()>,
     ) {
         let mut waiting = Vec::with_capacity(PUTS_AT_ONCE);
@@ -154,11 +152,7 @@ impl Writer {
         self.published.send_modify(|flushed| flushed.stopped = true);
     }
 
-    async fn take(&mut self, commands: Vec<Command>) {
-        let puts = commands.into_iter().map(|command| match command {
-            Command::Put(put, reply) => (put, reply),
-        });
-        let puts: Vec<(Put, Reply)> = puts.collect();
+    async fn take(&mut self, puts: Vec<Queued>) {
         if let Some(reason) = &self.failed {
             for (_, reply) in puts {
                 let _gone = reply.send(Err(Error::Offline {
@@ -180,7 +174,7 @@ impl Writer {
         }
     }
 
-    async fn take_each(&mut self, puts: Vec<(Put, Reply)>) -> Result<(), Error> {
+    async fn take_each(&mut self, puts: Vec<Queued>) -> Result<(), Error> {
         for put in puts {
             self.take_puts(vec![put]).await?;
         }
@@ -191,10 +185,7 @@ impl Writer {
     ///
     /// # Errors
     /// What leaves it unknown what is in the buffer.
-    async fn take_puts(
-        &mut self,
-        puts: Vec<(Put, Reply)>,
-    ) -> Result<Option<Vec<(Put, Reply)>>, Error> {
+    async fn take_puts(&mut self, puts: Vec<Queued>) -> Result<Option<Vec<Queued>>, Error> {
         let mut rules = self.table.key_rules()?;
         let mut prepared = self.prepare(&rules, puts).await?;
         let is_newer = |changes: &Result<Changes, Error>| {
@@ -277,12 +268,12 @@ impl Writer {
     async fn prepare(
         &mut self,
         rules: &Arc<KeyRules>,
-        puts: Vec<(Put, Reply)>,
+        puts: Vec<Queued>,
     ) -> Result<Prepared, Error> {
         let (bucket, rules) = (self.bucket, Arc::clone(rules));
         self.with_buffer(move |buffer| {
             let mut keys = HashSet::new();
-            let read = |(put, _): &(Put, Reply)| {
+            let read = |(put, _): &Queued| {
                 let changes = Changes::read(bucket, put.clone(), &rules)?;
                 changes.collect_keys(&rules, buffer, &mut keys)?;
                 Ok(changes)

@@ -15,7 +15,7 @@ use crate::client::metadata::TableMetadata;
 use crate::record::BatchIdentity;
 use crate::record::kv_batch::{self, KvRecord};
 use crate::record::rows::RowFormat;
-use crate::row::key::{BucketKey, KeyFormat};
+use crate::row::key::KeyFormat;
 use crate::row::{Datum, datum_at};
 use crate::schema::{LogicalType, Schema};
 
@@ -60,16 +60,7 @@ impl ChangeForm {
             }
         };
         let physical = descriptor.physical_primary_key();
-        let bucket_key = if descriptor.bucket_keys.is_empty() || descriptor.bucket_keys == physical
-        {
-            BucketKey::WholePrimaryKey
-        } else {
-            BucketKey::Other
-        };
-        let version = property(table, "table.kv.format-version");
-        let version = version.and_then(|version| version.trim().parse().ok());
-        let lake = property(table, "table.datalake.format");
-        let key_format = KeyFormat::of_primary_key(lake, version, bucket_key).map_err(failed)?;
+        let key_format = KeyFormat::of_table(descriptor).map_err(failed)?;
         let key_columns = descriptor.schema.column_indexes(&physical);
         let arrow = with_gone(&descriptor.schema.arrow_schema());
         Ok(Some(Self {
