@@ -72,15 +72,15 @@ compatibility: build ## writes lake-format/docs/compatibility.md; Java's cells a
 .PHONY: bench
 bench: deps ## throughput beside the limits of this machine, as JSON (release build)
 	@cargo build --locked --release -j $(JOBS) --workspace --bins
-	@cargo bench --locked -j $(JOBS) -p weir-tests --bench whole_path
-	@cargo bench --locked -j $(JOBS) -p weir-tests --bench commit_cost
-	@cargo test --locked -j $(JOBS) -p weir-tests --test integration -- walls --nocapture | grep freshness
+	@cargo bench --locked -j $(JOBS) --workspace --bench whole_path
+	@cargo bench --locked -j $(JOBS) --workspace --bench commit_cost
+	@cargo test --locked -j $(JOBS) --workspace --test integration -- walls --nocapture | grep freshness
 
 .PHONY: soak
 soak: build ## 5,000 seeds of the simulation, the bugs planted for it, 200 rounds of kill -9 (hours)
-	@WEIR_SIM_SEEDS=5000 cargo test --locked -j $(JOBS) -p weir-tests --test sim
+	@WEIR_SIM_SEEDS=5000 cargo test --locked -j $(JOBS) --workspace --test sim
 	@tests/sim/planted/find
-	@WEIR_KILL_ROUNDS=200 cargo test --locked -j $(JOBS) -p weir-tests --test crash
+	@WEIR_KILL_ROUNDS=200 cargo test --locked -j $(JOBS) --workspace --test crash
 
 .PHONY: clean
 clean: ## removes what was built

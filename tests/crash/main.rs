@@ -1,4 +1,5 @@
-//! `kill -9` of `weir up` under writers: no acknowledged row is lost, none is twice in the lake.
+//! `kill -9` of `weir up` under writers: no acknowledged row is lost, none is twice in the lake, and no
+//! lookup of a key is wrong.
 //!
 //! A seed chooses when each round kills and what the writers do; it is printed. `WEIR_SEED` repeats
 //! the choices of a run, `WEIR_KILL_ROUNDS` asks for other than 20 rounds.
@@ -11,6 +12,7 @@
 )]
 
 mod audit;
+mod keyed;
 mod site;
 mod workload;
 
@@ -22,6 +24,7 @@ use rand::{Rng as _, SeedableRng as _};
 use weir_protocol::ids::TablePath;
 use weir_tests::Result;
 
+use keyed::KeyedWorkload;
 use site::{Kill, LakeFile, Site};
 use workload::Workload;
 
@@ -67,11 +70,22 @@ fn acknowledged(workloads: &[Workload]) -> u64 {
     workloads.iter().map(Workload::acknowledged_appends).sum()
 }
 
-/// Runs [`survive`]; a failure is told with the seed, and what is on disk is kept.
-async fn assert_survives(name: &str, seed: u64, kills: Vec<Kill>) {
+/// The tables of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tables {
+    Log,
+    Keyed,
+}
+
+/// Runs [`survive`] or [`survive_keyed`]; a failure is told with the seed, and what is on disk is kept.
+async fn assert_survives(name: &str, seed: u64, tables: Tables, kills: Vec<Kill>) {
     say(&format!("{name}: seed {seed}"));
     let mut site = Site::new(name, seed).unwrap();
-    if let Err(error) = survive(name, seed, &kills, &mut site).await {
+    let survived = match tables {
+        Tables::Log => survive(name, seed, &kills, &mut site).await,
+        Tables::Keyed => survive_keyed(name, seed, &kills, &mut site).await,
+    };
+    if let Err(error) = survived {
         let kept = site.keep();
         panic!(
             "WEIR_SEED={seed}: {error}\nall is kept in {}",
@@ -126,13 +140,59 @@ async fn survive(name: &str, seed: u64, kills: &[Kill], site: &mut Site) -> Resu
     Ok(())
 }
 
+/// Kills and restarts under a writer of keys; every key is looked up after each start while the writer
+/// goes on, and at the end the merged lake is what lookups say.
+async fn survive_keyed(name: &str, seed: u64, kills: &[Kill], site: &mut Site) -> Result<()> {
+    let mut rng = StdRng::seed_from_u64(seed);
+    site.start(&mut rng)?;
+    let client = site.connect().await?;
+    let path = TablePath::new("crash", "keyed");
+    keyed::create_table(&client, &path).await?;
+    let mut workload = KeyedWorkload::start(client.clone(), path, rng.random()).await?;
+    let (mut looked, mut slowest) = (0, Duration::ZERO);
+    for kill in kills {
+        site.wait_for(kill, &|| workload.acknowledged_changes())
+            .await?;
+        site.kill()?;
+        let changes = workload.acknowledged_changes();
+        site.start(&mut rng)?;
+        let (keys, recovered) = workload.look(site).await?;
+        say(&format!(
+            "{name}: {kill}: {changes} changes acknowledged so far, {keys} keys right, the last bucket \
+             {recovered:.2?} after READY"
+        ));
+        looked += keys;
+        slowest = slowest.max(recovered);
+        if rng.random_bool(0.3) {
+            workload.replace_writer().await?;
+        }
+    }
+    let rows = workload.end(site).await?;
+    client.close().await;
+    site.stop()?;
+    say(&format!(
+        "{name}: ok: {} kills, {looked} lookups, {rows} rows; buckets answered at most {slowest:.2?} after READY",
+        kills.len()
+    ));
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_killed_under_writers_loses_no_acknowledged_row_and_doubles_none() {
     let seed = seed();
     let mut rng = StdRng::seed_from_u64(seed);
     let rounds = number("WEIR_KILL_ROUNDS").unwrap_or(ROUNDS);
     let kills = (0..rounds).map(|_| any_kill(&mut rng)).collect();
-    assert_survives("kill", seed, kills).await;
+    assert_survives("kill", seed, Tables::Log, kills).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_killed_under_writers_of_keys_answers_no_lookup_wrong() {
+    let seed = seed();
+    let mut rng = StdRng::seed_from_u64(seed);
+    let rounds = number("WEIR_KILL_ROUNDS").unwrap_or(ROUNDS);
+    let kills = (0..rounds).map(|_| any_kill(&mut rng)).collect();
+    assert_survives("keys", seed, Tables::Keyed, kills).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -149,5 +209,5 @@ async fn a_daemon_killed_in_each_phase_of_its_commits_repairs_them() {
             });
         }
     }
-    assert_survives("commits", seed, kills).await;
+    assert_survives("commits", seed, Tables::Log, kills).await;
 }

@@ -189,6 +189,15 @@ impl Site {
         &self.address
     }
 
+    /// Where its tablet server listens: on the next port.
+    pub(crate) fn tablet_address(&self) -> Result<String> {
+        let (host, port) = self
+            .address
+            .rsplit_once(':')
+            .ok_or("an address has a port")?;
+        Ok(format!("{host}:{}", port.parse::<u16>()? + 1))
+    }
+
     /// The lake.
     pub(crate) fn warehouse(&self) -> PathBuf {
         self.data().join("lake")
