@@ -15,7 +15,7 @@ use weir_lake_format::{
 };
 use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::TablePath;
-use weir_protocol::schema::{Schema, TypeKind};
+use weir_protocol::schema::{AggFunction, Schema, TypeKind};
 use weir_tests::cluster::{Cluster, open_warehouse};
 use weir_tests::rows;
 use weir_tests::table::{bucketed, column, lake_table, partitioned, path, required};
@@ -80,8 +80,19 @@ async fn verified(cluster: &Cluster, path: &TablePath) -> Report {
     report.expect("log and lake can be read")
 }
 
+/// What a put leaves of an amount.
+type Put = fn(Option<&i64>, i64) -> i64;
+
+fn last(_: Option<&i64>, amount: i64) -> i64 {
+    amount
+}
+
+fn sum(before: Option<&i64>, amount: i64) -> i64 {
+    before.unwrap_or(&0) + amount
+}
+
 /// Random upserts and deletes, in several rounds of tiering and over a restart.
-async fn histories(table: &TableDescriptor, name: &str, regions: &[&str], seed: u64) {
+async fn histories(table: &TableDescriptor, name: &str, regions: &[&str], put: Put, seed: u64) {
     let mut cluster = Cluster::start().await;
     let path = path(name);
     let schema = create(&cluster, &path, table).await;
@@ -103,7 +114,8 @@ async fn histories(table: &TableDescriptor, name: &str, regions: &[&str], seed: 
                 if is_delete {
                     model.remove(&key);
                 } else {
-                    model.insert(key, *amount);
+                    let amount = put(model.get(&key), *amount);
+                    model.insert(key, amount);
                 }
             }
             let rows = batch(&schema, &changes);
@@ -132,18 +144,39 @@ async fn histories(table: &TableDescriptor, name: &str, regions: &[&str], seed: 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upserts_and_deletes_reach_the_lake_merged() {
-    histories(&keyed(&["id"]), "upserts", &["here"], 1).await;
+    histories(&keyed(&["id"]), "upserts", &["here"], last, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn upserts_and_deletes_reach_each_partition_of_the_lake_merged() {
-    histories(&regional(), "regional", &["north", "south", "west"], 2).await;
+    histories(
+        &regional(),
+        "regional",
+        &["north", "south", "west"],
+        last,
+        2,
+    )
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_changelog_without_old_rows_leaves_the_same_lake() {
     let table = weir_tests::table::with(keyed(&["id"]), "table.changelog.image", "wal");
-    histories(&table, "wal", &["here"], 3).await;
+    histories(&table, "wal", &["here"], last, 3).await;
+}
+
+/// The server adds up; the changelog has whole rows, so that the lake only takes the last one.
+#[tokio::test(flavor = "multi_thread")]
+async fn sums_reach_the_lake_as_the_server_made_them() {
+    let table = weir_tests::table::with(keyed(&["id"]), "table.merge-engine", "aggregation");
+    let mut table = weir_tests::table::with(table, "table.delete.behavior", "allow");
+    for column in &mut table.schema.columns {
+        column.agg_function = (column.name == "amount").then(|| AggFunction {
+            kind: "SUM".to_owned(),
+            parameters: BTreeMap::new(),
+        });
+    }
+    histories(&table, "sums", &["here"], sum, 4).await;
 }
 
 /// Another writer counts sequence numbers on from what it finds; a later change of ours still wins.

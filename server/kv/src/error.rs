@@ -147,6 +147,24 @@ pub enum Error {
         /// The next number.
         number: i64,
     },
+    /// A column names an aggregate function that the server does not have for it.
+    #[error("column `{column}`: aggregate function {function}: {reason}")]
+    AggregateFunction {
+        /// The column.
+        column: String,
+        /// The function.
+        function: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
+    /// A value that can't be aggregated into its column; nothing of the batch was written.
+    #[error("column `{column}`: {reason}")]
+    Aggregate {
+        /// The column.
+        column: String,
+        /// What is wrong.
+        reason: &'static str,
+    },
     /// The table's properties contradict each other or its schema.
     #[error("{property}: {reason} (`{value}`)")]
     TableProperty {
@@ -253,6 +271,8 @@ impl Error {
             | Self::OffsetOrder { .. }
             | Self::UnknownSchema { .. }
             | Self::TargetColumns { .. }
+            | Self::AggregateFunction { .. }
+            | Self::Aggregate { .. }
             | Self::TableProperty { .. }
             | Self::PartialUpdate { .. }
             | Self::NumbersUsedUp { .. }

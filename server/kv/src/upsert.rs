@@ -9,8 +9,8 @@
 //! | delete, key absent | nothing | nothing |
 //!
 //! Equal rows are not compared: a put of the same row again is an update. Facts: fluss `KvTablet`,
-//! `DefaultRowMerger`, `FirstRowRowMerger`, `VersionedRowMerger`, `PartialUpdater`,
-//! `PerSchemaAutoIncrementUpdater`.
+//! `DefaultRowMerger`, `FirstRowRowMerger`, `VersionedRowMerger`, `AggregateRowMerger`,
+//! `PartialUpdater`, `PerSchemaAutoIncrementUpdater`.
 
 use std::collections::BTreeSet;
 
@@ -24,10 +24,13 @@ use crate::error::{Error, Result};
 use crate::pre_write_buffer::{PreWriteBuffer, PutKind};
 use crate::value::StoredValue;
 
+mod aggregate;
 mod rules;
 mod schemas;
 #[cfg(test)]
 mod tests;
+
+use aggregate::Aggregators;
 
 pub use rules::{ChangelogImage, DeleteBehavior, MergeEngine, RowFormat, TableRules};
 pub use schemas::TableSchemas;
@@ -125,7 +128,15 @@ enum Merge {
     Replace,
     Partial(Targets),
     KeepFirst,
-    HighestVersion { index: usize, lowest: i64 },
+    HighestVersion {
+        index: usize,
+        lowest: i64,
+    },
+    /// `None`: all columns are targets.
+    Aggregate {
+        aggregators: Aggregators,
+        targets: Option<Targets>,
+    },
 }
 
 /// The columns of a partial update, by index.
@@ -165,9 +176,22 @@ impl<'a> Upsert<'a> {
             _ => Ok(Merge::Replace),
         };
         let refused = |engine| Err(Error::PartialUpdate { engine });
+        if let Some(targets) = &targets
+            && rules.engine == MergeEngine::Aggregation
+        {
+            targets.check(schema)?;
+        }
         let (merge, deletes) = match (&rules.engine, mode) {
             (_, MergeMode::Overwrite) => (last_row(targets)?, DeleteBehavior::Allow),
             (MergeEngine::LastRow, _) => (last_row(targets)?, rules.deletes),
+            (MergeEngine::Aggregation, _) => {
+                let aggregators = Aggregators::of(schema)?;
+                let merge = Merge::Aggregate {
+                    aggregators,
+                    targets,
+                };
+                (merge, rules.deletes)
+            }
             (MergeEngine::FirstRow, _) if targets.is_some() => return refused("first_row"),
             (MergeEngine::FirstRow, _) => (Merge::KeepFirst, rules.deletes),
             (MergeEngine::Versioned { .. }, _) if targets.is_some() => return refused("versioned"),
@@ -255,7 +279,7 @@ impl<'a> Upsert<'a> {
     ) -> Result<Outcome> {
         let mut row = self.decode(new)?;
         let mut is_rewritten = false;
-        if let Merge::Partial(targets) = &self.merge {
+        if let Some(targets) = self.merge.targets() {
             for (index, value) in row.iter_mut().enumerate() {
                 if !targets.columns.contains(&index) {
                     *value = Datum::Null;
@@ -310,6 +334,19 @@ impl<'a> Upsert<'a> {
                 let value = self.schemas.encode(self.rules.format, &row)?;
                 (row, value)
             }
+            Merge::Aggregate {
+                aggregators,
+                targets,
+            } => {
+                let merged = old_row.iter().zip(new_row).enumerate();
+                let merged = merged.map(|(index, (old, new))| match targets {
+                    Some(targets) if !targets.columns.contains(&index) => Ok(old.clone()),
+                    _ => aggregators.merge(index, old, new),
+                });
+                let row = merged.collect::<Result<Vec<Datum>>>()?;
+                let value = self.schemas.encode(self.rules.format, &row)?;
+                (row, value)
+            }
         };
         self.check_nulls(&row)?;
         Ok(self.updated(old_row, row, value))
@@ -317,7 +354,7 @@ impl<'a> Upsert<'a> {
 
     fn delete(&self, old: &StoredValue) -> Result<Outcome> {
         let old_row = self.decode(old)?;
-        if let Merge::Partial(targets) = &self.merge {
+        if let Some(targets) = self.merge.targets() {
             let mut others = old_row.iter().enumerate();
             let is_rest_null =
                 others.all(|(index, value)| targets.columns.contains(&index) || value.is_null());
@@ -360,6 +397,17 @@ impl<'a> Upsert<'a> {
             }
         }
         Ok(())
+    }
+}
+
+impl Merge {
+    /// The columns that count, of a partial update.
+    fn targets(&self) -> Option<&Targets> {
+        match self {
+            Self::Partial(targets) => Some(targets),
+            Self::Aggregate { targets, .. } => targets.as_ref(),
+            Self::Replace | Self::KeepFirst | Self::HighestVersion { .. } => None,
+        }
     }
 }
 

@@ -65,6 +65,7 @@ fn is_of_client(error: &Error) -> bool {
                 weir_kv::Error::PartialUpdate { .. }
                     | weir_kv::Error::NullValue { .. }
                     | weir_kv::Error::NumbersUsedUp { .. }
+                    | weir_kv::Error::Aggregate { .. }
             )
             | Error::Catalog(weir_catalog::Error::DatabaseProtected { .. })
     )
@@ -229,7 +230,7 @@ fn of_kv(error: &weir_kv::Error) -> ErrorCode {
         E::Closed { .. } => ErrorCode::NotLeaderOrFollower,
         E::UnknownSchema { .. } => ErrorCode::SchemaNotExist,
         E::TargetColumns { .. } => ErrorCode::InvalidTargetColumn,
-        E::TableProperty { .. } => ErrorCode::InvalidConfig,
+        E::TableProperty { .. } | E::AggregateFunction { .. } => ErrorCode::InvalidConfig,
         E::DeletesDisabled => ErrorCode::DeletionDisabled,
         E::TooManyCursors { .. } => ErrorCode::TooManyScanners,
         E::CursorExpired { .. } => ErrorCode::ScannerExpired,
@@ -239,6 +240,7 @@ fn of_kv(error: &weir_kv::Error) -> ErrorCode {
         | E::OffsetOrder { .. }
         | E::PartialUpdate { .. }
         | E::NumbersUsedUp { .. }
+        | E::Aggregate { .. }
         | E::NullValue { .. }
         | E::Row { .. } => ErrorCode::UnknownServerError,
     }

@@ -1,10 +1,13 @@
 //! What is wrong is refused by its own code, nothing is lost, and the server goes on.
 
+use std::collections::BTreeMap;
+
 use bytes::{BufMut, BytesMut};
 use tokio::io::AsyncWriteExt;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::proto::*;
 use weir_protocol::sasl;
+use weir_protocol::schema::AggFunction;
 use weir_server::config::SaslConfig;
 
 use crate::rig::*;
@@ -116,7 +119,11 @@ async fn names_and_descriptors_that_are_wrong_are_refused() {
         keyed
     };
     let expiring = with("table.kv.ttl", "1 d");
-    let aggregating = with("table.merge-engine", "aggregation");
+    let mut aggregating = with("table.merge-engine", "aggregation");
+    aggregating.schema.columns[1].agg_function = Some(AggFunction {
+        kind: "MEDIAN".to_owned(),
+        parameters: BTreeMap::new(),
+    });
     let mut unknown = descriptor(1);
     unknown
         .properties

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use weir_protocol::schema::{Schema, TypeKind};
 
+use super::aggregate::Aggregators;
 use crate::error::{Error, Result};
 
 const KV_FORMAT: &str = "table.kv.format";
@@ -33,6 +34,8 @@ pub enum MergeEngine {
         /// The column that holds the version; null is the lowest.
         column: String,
     },
+    /// Each column by a function of its own (`aggregation`).
+    Aggregation,
 }
 
 /// What a delete does (`table.delete.behavior`).
@@ -73,7 +76,8 @@ impl TableRules {
     /// Facts: fluss `RowMerger`, `TableDescriptorValidation`.
     ///
     /// # Errors
-    /// [`Error::TableProperty`] for values that are unknown or contradict each other.
+    /// [`Error::TableProperty`] for values that are unknown or contradict each other;
+    /// [`Error::AggregateFunction`] for functions that columns do not have.
     pub fn of_properties(properties: &BTreeMap<String, String>, schema: &Schema) -> Result<Self> {
         let get = |name: &str| properties.get(name).map(|value| value.to_ascii_lowercase());
         let wrong = |property, value: Option<String>, reason| Error::TableProperty {
@@ -100,9 +104,14 @@ impl TableRules {
             Some("versioned") => MergeEngine::Versioned {
                 column: version_column(properties, schema)?,
             },
+            Some("aggregation") if image == ChangelogImage::Wal => {
+                let value = get(CHANGELOG_IMAGE);
+                let reason = "the aggregation engine needs the image full";
+                return Err(wrong(CHANGELOG_IMAGE, value, reason));
+            }
             Some("aggregation") => {
-                let value = get(MERGE_ENGINE);
-                return Err(wrong(MERGE_ENGINE, value, "is not supported yet"));
+                Aggregators::of(schema)?;
+                MergeEngine::Aggregation
             }
             _ => {
                 let value = get(MERGE_ENGINE);
@@ -111,7 +120,9 @@ impl TableRules {
         };
         let deletes = match (get(DELETE_BEHAVIOR).as_deref(), &engine) {
             (None, MergeEngine::LastRow) => DeleteBehavior::Allow,
-            (Some("allow"), MergeEngine::LastRow) => DeleteBehavior::Allow,
+            (Some("allow"), MergeEngine::LastRow | MergeEngine::Aggregation) => {
+                DeleteBehavior::Allow
+            }
             (None | Some("ignore"), _) => DeleteBehavior::Ignore,
             (Some("disable"), _) => DeleteBehavior::Disable,
             (Some("allow"), _) => {

@@ -497,9 +497,14 @@ fn properties_become_rules() {
         of(&[("table.kv.format", "INDEXED")]).unwrap().format,
         RowFormat::Indexed
     );
+    let found = of(&[(engine, "aggregation"), ("table.delete.behavior", "allow")]).unwrap();
+    assert_eq!(
+        (found.engine, found.deletes),
+        (MergeEngine::Aggregation, DeleteBehavior::Allow)
+    );
     for wrong in [
-        &[(engine, "aggregation")][..],
-        &[(engine, "newest")],
+        &[(engine, "newest")][..],
+        &[(engine, "aggregation"), ("table.changelog.image", "wal")],
         &[(engine, "versioned")],
         &[
             (engine, "versioned"),

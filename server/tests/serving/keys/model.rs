@@ -3,6 +3,7 @@
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use weir_protocol::error_code::ErrorCode;
+use weir_protocol::schema::AggFunction;
 
 use super::*;
 
@@ -92,6 +93,61 @@ async fn merge_engines_and_images_follow_the_tables_properties() {
     for (table, found) in tables {
         assert_eq!(lookup(&mut wire, table, &[1]).await.unwrap(), found);
     }
+    server.shutdown().await;
+}
+
+#[tokio::test]
+async fn columns_are_aggregated_by_their_functions() {
+    let home = Home::new();
+    let server = home.start().await;
+    let mut descriptor = keyed(&[
+        ("table.merge-engine", "aggregation"),
+        ("table.delete.behavior", "allow"),
+    ]);
+    descriptor.schema.columns[2].agg_function = Some(AggFunction {
+        kind: "SUM".to_owned(),
+        parameters: BTreeMap::new(),
+    });
+    let (_, table) = create(&server, "t", &descriptor).await;
+    let mut wire = Wire::tablet(&server).await;
+    let rows = [
+        upsert((1, Some("a"), Some(5))),
+        upsert((1, None, Some(4))),
+        upsert((1, Some("b"), None)),
+    ];
+    put_rows(&mut wire, table, &rows).await;
+    let sum_alone = partial(table, &[0, 2], &[upsert((1, Some("z"), Some(1)))]);
+    put(&mut wire, sum_alone).await.unwrap();
+    // A number that its column can't hold: the whole batch is refused.
+    let beyond = [
+        upsert((2, None, Some(7))),
+        upsert((1, None, Some(i32::MAX))),
+    ];
+    let refused = put(&mut wire, put_request(table, 0, kv_batch(&beyond, None))).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.message.contains("column `n`"), "{refused:?}");
+    // A writer that takes back what it wrote.
+    let overwrite = PutKvRequest {
+        agg_mode: Some(1),
+        ..put_request(table, 0, kv_batch(&[upsert((1, Some("c"), Some(2)))], None))
+    };
+    put(&mut wire, overwrite).await.unwrap();
+    put_rows(&mut wire, table, &[delete(1)]).await;
+    let told = [
+        "+I 1,a,5",
+        "-U 1,a,5",
+        "+U 1,a,9",
+        "-U 1,a,9",
+        "+U 1,b,9",
+        "-U 1,b,9",
+        "+U 1,b,10",
+        "-U 1,b,10",
+        "+U 1,c,2",
+        "-D 1,c,2",
+    ];
+    assert_eq!(texts(&changes(&mut wire, table).await), told);
+    let found = lookup(&mut wire, table, &[1, 2]).await.unwrap();
+    assert_eq!(found, [None, None]);
     server.shutdown().await;
 }
 
