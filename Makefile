@@ -71,7 +71,7 @@ compatibility: build ## writes lake-format/docs/compatibility.md; Java's cells a
 
 .PHONY: bench
 bench: deps ## throughput beside the limits of this machine, as JSON (release build)
-	@cargo build --locked --release -j $(JOBS) --workspace --bins
+	@cargo build --locked --release -j $(JOBS) --workspace --bins --benches
 	@cargo bench --locked -j $(JOBS) --workspace --bench whole_path
 	@cargo bench --locked -j $(JOBS) --workspace --bench commit_cost
 	@cargo test --locked -j $(JOBS) --workspace --test integration -- walls --nocapture | grep freshness

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::row_kind::RowKind;
 
 mod aggregate;
-mod buffer;
+pub(crate) mod buffer;
 mod cell;
 mod heap;
 mod output;

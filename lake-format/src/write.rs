@@ -13,6 +13,7 @@ use tokio::sync::Semaphore;
 use crate::bucket::UNAWARE_TOTAL_BUCKETS;
 use crate::data_file::DataFileMeta;
 use crate::error::{Error, Result};
+use crate::merge::buffer::check_key;
 use crate::options::{BucketMode, TableOptions};
 use crate::partition::Partition;
 use crate::schema::TableSchema;
@@ -251,6 +252,22 @@ impl DataFileWriter {
 /// [`Error::BadValue`] or [`Error::Arrow`] as for writing.
 pub fn check_rows(batch: &RecordBatch, schema: &SchemaRef) -> Result<()> {
     conform::conform(batch, schema).map(drop)
+}
+
+/// Looks whether a merge-tree writer takes these values as keys; `keys` are the places of the key
+/// columns.
+///
+/// # Errors
+/// [`Error::BadValue`] for a NaN of other bits than Java's.
+pub fn check_keys(batch: &RecordBatch, keys: &[usize]) -> Result<()> {
+    let schema = batch.schema_ref();
+    let columns = keys
+        .iter()
+        .filter_map(|key| Some((schema.fields().get(*key)?, batch.columns().get(*key)?)));
+    for (field, values) in columns {
+        check_key(field.name(), values)?;
+    }
+    Ok(())
 }
 
 /// Whether a bucket is one of the table's, and new rows are put into such.

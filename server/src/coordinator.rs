@@ -14,7 +14,7 @@ mod tags;
 mod ticker;
 pub(crate) mod tiering;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -34,7 +34,7 @@ pub(crate) use leaders::{Group, Leaders};
 pub(crate) use rounds::{Rounds, RoundsParts};
 pub(crate) use start::LogFolders;
 
-use activation::{Turns, Wanted};
+use activation::{Turns, Wanted, is_unknown};
 
 use crate::cluster::MetadataCache;
 use crate::config::ServerConfig;
@@ -69,6 +69,8 @@ pub(crate) struct Coordinator {
     paths: Mutex<BTreeMap<TableId, TablePath>>,
     /// What follows a change of metadata is done one after the other.
     turns: Turns,
+    /// Tables whose lake may have another bucket count than they have.
+    uneven: Mutex<BTreeSet<TablePath>>,
     /// Offsets files that nothing names any more, oldest first.
     discarded: Mutex<VecDeque<lake::Discarded>>,
     /// Offsets files whose offsets may be below those recorded, newest last.
@@ -77,11 +79,12 @@ pub(crate) struct Coordinator {
 
 impl Coordinator {
     pub(crate) fn new(parts: Parts) -> Arc<Self> {
-        let (paths, turns, discarded, resets) = Default::default();
+        let (paths, turns, uneven, discarded, resets) = Default::default();
         Arc::new(Self {
             parts,
             paths,
             turns,
+            uneven,
             discarded,
             resets,
         })
@@ -190,14 +193,19 @@ impl Coordinator {
         changes: &[TableChange],
         if_missing: IfMissing,
     ) -> Result<(), Error> {
-        self.change_table(path, changes, if_missing).await?;
+        let changed = self.change_table(path, changes, if_missing).await;
+        if matches!(&changed, Err(error) if !is_unknown(error)) {
+            return changed;
+        }
+        // If nobody knows whether it changed, servers are told all the same what is there.
         let table = match self.parts.reads.table(path).await {
-            Err(Error::Catalog(weir_catalog::Error::TableNotExist { .. })) => return Ok(()),
-            other => other?,
+            Err(Error::Catalog(weir_catalog::Error::TableNotExist { .. })) => return changed,
+            Err(error) => return changed.and(Err(error)),
+            Ok(table) => table,
         };
         self.bring_and_wait(Wanted::table(table.clone(), 0)).await;
         self.auto_partition(&table).await;
-        Ok(())
+        changed
     }
 
     /// Creates a partition and waits a while for its leaders.

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use weir_protocol::api_key::ApiKey;
 use weir_protocol::error_code::ErrorCode;
 use weir_protocol::ids::{
-    LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath, TotalBuckets,
+    BucketId, LogOffset, PartitionId, SchemaId, ServerId, TableBucket, TableId, TablePath,
+    TotalBuckets,
 };
 
 use crate::coordinator::tiering::Refusal;
@@ -231,6 +232,12 @@ pub enum Error {
         /// The offset after the last.
         end: LogOffset,
     },
+    /// More puts wait for the bucket than it takes; this one was not made.
+    #[error("{bucket}: too many puts wait for it; send this one again")]
+    TooManyPuts {
+        /// The bucket.
+        bucket: TableBucket,
+    },
     /// The rows are appended but were not flushed in time.
     #[error("{bucket}: rows before {needed} were not flushed within {timeout_ms} ms")]
     AckTimeout {
@@ -400,6 +407,19 @@ pub enum Error {
         snapshot: i64,
     },
 
+    /// The log of a bucket no longer holds all of its keys' changes, and there is no snapshot of them.
+    #[error(
+        "{table}: the log of bucket {bucket} begins at {start}, so it lacks keys, and this server gives out \
+         no snapshots of keys: read them by SCAN_KV, by key, or from the lake"
+    )]
+    KeysWithoutSnapshot {
+        /// The table.
+        table: TablePath,
+        /// The bucket.
+        bucket: BucketId,
+        /// The first offset of its log.
+        start: LogOffset,
+    },
     /// A request of another incarnation of the coordinator.
     #[error("coordinator epoch {given} is not the current one, {current}")]
     WrongCoordinator {

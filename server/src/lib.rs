@@ -10,6 +10,7 @@ mod api;
 mod cluster;
 pub mod config;
 mod coordinator;
+mod cut_logs;
 pub mod data_dir;
 pub mod error;
 pub mod held;

@@ -15,6 +15,7 @@ use weir_protocol::descriptor::TableDescriptor;
 use weir_protocol::ids::{LogOffset, PartitionId, SchemaId, TableBucket, TableId, TablePath};
 use weir_protocol::schema::Schema;
 
+use crate::cut_logs::CutLogs;
 use crate::error::Error;
 use crate::tablet::KnownSchema;
 
@@ -27,6 +28,8 @@ pub(crate) struct Reads {
     catalog: Catalog,
     warehouse: String,
     settings: Vec<(String, String)>,
+    /// What tablet servers of this process know of their keyed buckets.
+    pub(crate) cut_logs: CutLogs,
 }
 
 /// What the servers need of a table's properties.
@@ -58,6 +61,7 @@ impl Reads {
             catalog,
             warehouse,
             settings,
+            cut_logs: CutLogs::default(),
         }
     }
 

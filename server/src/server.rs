@@ -366,6 +366,7 @@ impl Ground {
                 "the retention of logs",
                 Arc::clone(&server).retention_loop(),
             );
+            back.spawn_critical("the mending of keys", Arc::clone(&server).reopen_loop());
             tablets.peers.push(peer);
             tablets.tablets.push(server);
             tablets.flushers.push(flusher);

@@ -8,6 +8,7 @@ mod limit_scan;
 mod lookup;
 mod offsets;
 mod put;
+mod reopen;
 mod replica;
 mod retention;
 mod room;
@@ -102,7 +103,7 @@ pub(crate) struct TabletServer {
     replicas: RwLock<HashMap<TableBucket, Slot>>,
     tables: Mutex<HashMap<TableId, Arc<TableInfo>>>,
     /// Writer ids taken and not yet handed out.
-    writer_ids: tokio::sync::Mutex<std::ops::Range<i64>>,
+    writer_ids: Mutex<std::ops::Range<i64>>,
     recovery: Arc<Semaphore>,
     /// Appends, and reads, that may be on blocking threads at once.
     appends: Arc<Semaphore>,
@@ -110,6 +111,10 @@ pub(crate) struct TabletServer {
     room: Arc<Room>,
     /// Memory for answers that are being read and sent.
     answers: Memory,
+    /// Memory for old values of puts.
+    old_values: Memory,
+    /// Wakes who opens buckets again whose keys take no more writes.
+    keys_failed: Arc<Notify>,
     /// Wakes those who wait for a bucket to come or go.
     changed: Notify,
 }
@@ -157,11 +162,13 @@ impl TabletServer {
             cache: Arc::default(),
             replicas: RwLock::default(),
             tables: Mutex::default(),
-            writer_ids: tokio::sync::Mutex::new(0..0),
+            writer_ids: Mutex::new(0..0),
             recovery,
             appends: Arc::new(Semaphore::new(BLOCKING_CALLS)),
             reads: Arc::new(Semaphore::new(BLOCKING_CALLS)),
             answers,
+            old_values: Memory::new(keyed::MAX_OLD_BYTES),
+            keys_failed: Arc::default(),
             changed: Notify::new(),
         })
     }
@@ -210,12 +217,14 @@ impl TabletServer {
 
     /// A writer id that no other writer of the cluster ever gets.
     pub(crate) async fn new_writer_id(&self) -> Result<i64, Error> {
-        let mut block = self.writer_ids.lock().await;
-        if block.is_empty() {
-            *block = self.parts.reads.take_writer_ids(WRITER_ID_BLOCK).await?;
+        if let Some(id) = self.writer_ids.lock().next() {
+            return Ok(id);
         }
+        let mut block = self.parts.reads.take_writer_ids(WRITER_ID_BLOCK).await?;
         let id = block.start;
         block.start += 1;
+        // What another call put there meanwhile is given up: ids are plenty.
+        *self.writer_ids.lock() = block;
         Ok(id)
     }
 

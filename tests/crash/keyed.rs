@@ -379,9 +379,10 @@ impl Writer {
                 let versions = self.next(&histories, is_delete);
                 let batch = rows(&versions)?;
                 let write = async {
-                    match is_delete {
-                        true => self.log.delete(batch).await,
-                        false => self.log.append(batch).await,
+                    if is_delete {
+                        self.log.delete(batch).await
+                    } else {
+                        self.log.append(batch).await
                     }
                 };
                 let Some(written) = give_up.run_until_cancelled(write).await else {

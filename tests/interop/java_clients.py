@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Released Java clients against the weir binary: whole sessions on log tables (clients/README.md).
+"""Released Java clients against the weir binary: whole sessions on log tables and tables with a primary key (clients/README.md).
 
 java_clients.py --weir BINARY --target FOLDER [--only VERSION]
 Needs Java 17 and Maven. Starts `weir up` on free loopback ports, runs a session with each client version, lets each version read and extend what
@@ -26,6 +26,7 @@ from smoke import Weir, java_check, java_tools, same  # noqa: E402
 
 VERSIONS = ["0.9.1-incubating", "1.0.0"]
 FORMATS = ["ARROW", "INDEXED", "COMPACTED"]
+KEYED = ["keys", "partial", "pairs", "keyed_parts", "first", "versions"]
 SOURCES = HERE / "clients"
 # The client maps direct memory by itself, as Arrow does.
 JVM = ["-Xmx512m", "--add-opens=java.base/java.nio=ALL-UNNAMED", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
@@ -103,6 +104,15 @@ def lake_is(weir, database, table, expected):
     weir.run("verify", name, "--bootstrap", weir.fluss, "--warehouse", weir.warehouse, "--complete")
 
 
+def keyed_lake_is(weir, database, table):
+    """A lake table with a primary key is what its log says, by key, and the same to two readers."""
+    name = f"{database}.{table}"
+    weir.wait_verified(name)
+    lines = readers.Weir(weir.run, None).lines(weir.lake, name)
+    same_lines(f"{name} by pypaimon", readers.Pypaimon().lines(weir.lake, name), lines)
+    same(f"rows of {name}", bool(lines), True)
+
+
 def free_ports():
     """A free port of loopback whose successor is free, too."""
     while True:
@@ -153,8 +163,15 @@ def sessions(weir, clients, expected):
         lines = asyncio.run(pyfluss_lines(weir.fluss, database, "types_arrow", 2 * len(expected["ARROW"])))
         step(f"log of {database}.types_arrow by pyfluss", same_lines, "pyfluss", lines, expected["ARROW"] * 2)
     environment = java_tools(pathlib.Path(os.environ["TARGET"]))
+    for client in clients:
+        if not client.version.startswith("0."):
+            name = f"{databases[client.version]}.rescaled"
+            step(f"lake of {name}", weir.wait_verified, name)
     for database in databases.values():
-        for table in ("types_arrow", "grows_arrow", "parts"):
+        for table in KEYED:
+            step(f"lake of {database}.{table}", keyed_lake_is, weir, database, table)
+    for database in databases.values():
+        for table in ("types_arrow", "grows_arrow", "parts", *KEYED):
             step(f"lakecheck {database}.{table}", java_check, environment, weir, f"{database}.{table}")
     for client in clients:
         client.run("drop", weir.fluss, databases[client.version])

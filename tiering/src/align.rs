@@ -42,6 +42,8 @@ pub struct Alignment {
     table: TablePath,
     target: SchemaRef,
     origins: Vec<Origin>,
+    /// Of the lake table's primary key, by place.
+    keys: Vec<usize>,
 }
 
 /// Where a batch stands in its bucket's log.
@@ -130,6 +132,11 @@ impl Alignment {
             table: table.clone(),
             target: lake.arrow_schema(),
             origins,
+            keys: lake
+                .primary_keys
+                .iter()
+                .filter_map(|key| lake.field_index(key))
+                .collect(),
         })
     }
 
@@ -178,7 +185,9 @@ impl Alignment {
     /// What the writer of the lake would refuse is refused here, where it is the row's fault and not
     /// the round's.
     fn checked(&self, batch: RecordBatch, position: Position) -> Result<RecordBatch> {
-        match weir_lake_format::write::check_rows(&batch, &self.target) {
+        use weir_lake_format::write::{check_keys, check_rows};
+        let checked = check_rows(&batch, &self.target);
+        match checked.and_then(|()| check_keys(&batch, &self.keys)) {
             Ok(()) => Ok(batch),
             Err(weir_lake_format::Error::BadValue { column, reason }) => Err(Error::Column {
                 table: self.table.clone(),

@@ -61,21 +61,13 @@ impl Policy {
     /// change that is put back later would overwrite those that came after it.
     ///
     /// # Errors
-    /// [`Error::Config`] if its property is neither `stop` nor `divert`, or `divert` and the table
-    /// has a primary key.
+    /// [`Error::Config`] if its property is neither `stop` nor `divert`.
     pub fn of_table(info: &TableInfo, default: Self) -> Result<Self, Error> {
-        if !info.schema.has_primary_key() {
-            return Self::of(&info.properties, default);
+        let policy = Self::of(&info.properties, default)?;
+        if info.schema.has_primary_key() {
+            return Ok(Self::Stop);
         }
-        match Self::of(&info.properties, Self::Stop)? {
-            Self::Stop => Ok(Self::Stop),
-            Self::Divert => Err(Error::Config {
-                key: POLICY,
-                reason: "a table with a primary key can't divert: put back later, a change would overwrite \
-                         newer ones"
-                    .to_owned(),
-            }),
-        }
+        Ok(policy)
     }
 
     /// What a table with these properties wants; `default` if it says nothing.

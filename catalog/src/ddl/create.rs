@@ -84,6 +84,7 @@ pub(super) fn check_table(path: &TablePath, table: &TableDescriptor, rules: &Rul
             properties::check(path, key, value)?;
         }
     }
+    check_bad_records(path, table)?;
     check_distribution(path, table, rules)?;
     check_columns(path, table)?;
     let values = TableProperties::new(path, &table.properties);
@@ -94,6 +95,21 @@ pub(super) fn check_table(path: &TablePath, table: &TableDescriptor, rules: &Rul
     check_partitioning(path, table, values, rules)?;
     check_statistics(path, table, values)?;
     check_lake(path, values)
+}
+
+/// A change that is put back later would overwrite those that came after it.
+fn check_bad_records(path: &TablePath, table: &TableDescriptor) -> Result<()> {
+    let all = [&table.properties, &table.custom_properties];
+    let mut policies = all
+        .into_iter()
+        .filter_map(|of| of.get(properties::BAD_RECORD));
+    if table.schema.has_primary_key()
+        && policies.any(|policy| policy.trim().eq_ignore_ascii_case("divert"))
+    {
+        let reason = "a table with a primary key can't divert bad records: use stop";
+        return Err(bad_property(path, properties::BAD_RECORD, reason));
+    }
+    Ok(())
 }
 
 fn check_distribution(path: &TablePath, table: &TableDescriptor, rules: &Rules) -> Result<()> {

@@ -195,6 +195,9 @@ fn bad_properties_are_refused_by_name() {
             error => panic!("{key}={value}: {error}"),
         }
     }
+    let keyed = with(key_table(&["id"]), &[("weir.bad-record", "divert")]);
+    let refused = create(keyed).unwrap_err();
+    assert!(matches!(refused, Error::InvalidConfig { ref key, .. } if key == "weir.bad-record"));
     for (key, value) in [
         ("weir.anything", "1"),
         ("weir.bad-record", "divert"),

@@ -71,11 +71,7 @@ impl ChangeBuffer {
         let column = |place: &usize| changes.columns().get(*place).map(Arc::clone);
         let keys: Vec<ArrayRef> = self.rule.key().iter().filter_map(column).collect();
         for (array, field) in keys.iter().zip(self.rule.key_fields()) {
-            if has_strange_nan(array) {
-                let reason =
-                    "a key is a NaN of other bits than Java's, which equals all NaNs there";
-                return Err(Error::bad_value(&field.name, reason));
-            }
+            check_key(&field.name, array)?;
         }
         let fields: Vec<ArrayRef> = self.rule.sequence().iter().filter_map(column).collect();
         let rule = &self.rule;
@@ -158,6 +154,18 @@ impl SortedChanges {
 
 fn index((batch, row): (u32, u32)) -> (usize, usize) {
     (batch as usize, row as usize)
+}
+
+/// Whether the values of a key column can be told apart as all readers do.
+///
+/// # Errors
+/// [`Error::BadValue`].
+pub(crate) fn check_key(column: &str, values: &ArrayRef) -> Result<()> {
+    if has_strange_nan(values) {
+        let reason = "a key is a NaN of other bits than Java's, which equals all NaNs there";
+        return Err(Error::bad_value(column, reason));
+    }
+    Ok(())
 }
 
 /// Java holds all NaNs equal and highest; in our order that is so of the one NaN that Java makes.

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use bytes::Bytes;
 use weir_protocol::ids::LogOffset;
 use weir_protocol::record::ChangeType;
-use weir_protocol::row::Datum;
+use weir_protocol::row::{Datum, precision};
 use weir_protocol::schema::{Schema, TypeKind};
 
 use crate::error::{Error, Result};
@@ -121,6 +121,8 @@ pub struct Upsert<'a> {
     merge: Merge,
     /// The column that the server numbers.
     numbered: Option<usize>,
+    /// Columns beside the key whose times may have more digits than the log carries.
+    inexact: Vec<usize>,
 }
 
 #[derive(Debug)]
@@ -221,6 +223,7 @@ impl<'a> Upsert<'a> {
             deletes,
             merge,
             numbered,
+            inexact: inexact(schema),
         })
     }
 
@@ -260,11 +263,11 @@ impl<'a> Upsert<'a> {
                 (DeleteBehavior::Allow, Some(old)) => self.delete(old),
             },
             (Request::Put(new), _) if self.is_blind() => {
-                let row = self.decode(new)?;
+                let (row, value) = self.decode_new(new)?;
                 self.check_nulls(&row)?;
                 Ok(changed(
                     vec![record(ChangeType::UpdateAfter, row)],
-                    KeyWrite::Put(new.clone(), PutKind::Blind),
+                    KeyWrite::Put(value, PutKind::Blind),
                 ))
             }
             (Request::Put(new), None) => self.insert(new, next_number),
@@ -277,7 +280,7 @@ impl<'a> Upsert<'a> {
         new: &StoredValue,
         next_number: &mut dyn FnMut() -> Result<i64>,
     ) -> Result<Outcome> {
-        let mut row = self.decode(new)?;
+        let (mut row, value) = self.decode_new(new)?;
         let mut is_rewritten = false;
         if let Some(targets) = self.merge.targets() {
             for (index, value) in row.iter_mut().enumerate() {
@@ -297,7 +300,7 @@ impl<'a> Upsert<'a> {
         let value = if is_rewritten {
             self.schemas.encode(self.rules.format, &row)?
         } else {
-            new.clone()
+            value
         };
         Ok(changed(
             vec![record(ChangeType::Insert, row)],
@@ -306,7 +309,7 @@ impl<'a> Upsert<'a> {
     }
 
     fn update(&self, old: &StoredValue, new: &StoredValue) -> Result<Outcome> {
-        let new_row = self.decode(new)?;
+        let (new_row, new) = self.decode_new(new)?;
         let old_row = self.decode(old)?;
         let (row, value) = match &self.merge {
             Merge::KeepFirst => return Ok(Outcome::Unchanged),
@@ -314,9 +317,9 @@ impl<'a> Upsert<'a> {
                 if version(&new_row, *index, *lowest) < version(&old_row, *index, *lowest) {
                     return Ok(Outcome::Unchanged);
                 }
-                (new_row, new.clone())
+                (new_row, new)
             }
-            Merge::Replace => (new_row, new.clone()),
+            Merge::Replace => (new_row, new),
             Merge::Partial(targets) if targets.columns == targets.key => {
                 return Ok(Outcome::Unchanged);
             }
@@ -388,6 +391,24 @@ impl<'a> Upsert<'a> {
         self.schemas.decode(self.rules.format, value)
     }
 
+    /// The row that is put, and the value that it is stored as: that which a replay of the log makes.
+    fn decode_new(&self, value: &StoredValue) -> Result<(Vec<Datum>, StoredValue)> {
+        let mut row = self.decode(value)?;
+        let columns = &self.schemas.latest().columns;
+        let mut is_trimmed = false;
+        for index in &self.inexact {
+            if let (Some(value), Some(column)) = (row.get_mut(*index), columns.get(*index)) {
+                is_trimmed |= precision::trim(value, &column.ty.kind);
+            }
+        }
+        let value = if is_trimmed {
+            self.schemas.encode(self.rules.format, &row)?
+        } else {
+            value.clone()
+        };
+        Ok((row, value))
+    }
+
     fn check_nulls(&self, row: &[Datum]) -> Result<()> {
         for (column, value) in self.schemas.latest().columns.iter().zip(row) {
             if value.is_null() && !column.ty.nullable {
@@ -398,6 +419,14 @@ impl<'a> Upsert<'a> {
         }
         Ok(())
     }
+}
+
+fn inexact(schema: &Schema) -> Vec<usize> {
+    let columns = schema.columns.iter().enumerate();
+    let found = columns.filter(|(_, column)| {
+        precision::may_be_inexact(&column.ty.kind) && !schema.primary_key.contains(&column.name)
+    });
+    found.map(|(index, _)| index).collect()
 }
 
 impl Merge {

@@ -9,6 +9,7 @@ pub mod bucket;
 pub mod compacted;
 pub mod indexed;
 pub mod key;
+pub mod precision;
 mod slots;
 mod wire;
 

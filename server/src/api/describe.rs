@@ -232,7 +232,8 @@ fn fits(spec: &PartitionSpec, wanted: &PbPartitionSpec, table: &Table) -> Result
     Ok(true)
 }
 
-/// The newest snapshot of each bucket's keys: there are none yet, and readers begin with the log.
+/// The newest snapshot of each bucket's keys: none is given out, and readers begin with the log, unless
+/// it lacks keys.
 async fn kv_snapshots(
     service: &Service,
     request: GetLatestKvSnapshotsRequest,
@@ -245,10 +246,10 @@ async fn kv_snapshots(
         });
     }
     let is_partitioned = table.descriptor.is_partitioned();
-    let (partition_id, count) = match request.partition_name {
+    let (partition, count) = match request.partition_name {
         Some(name) if is_partitioned => {
             let partition = service.reads.partition(&path, &name).await?;
-            (Some(partition.id.0), partition.bucket_count)
+            (Some(partition.id), partition.bucket_count)
         }
         Some(_) => return Err(weir_catalog::Error::TableNotPartitioned { path }.into()),
         None if is_partitioned => {
@@ -257,13 +258,21 @@ async fn kv_snapshots(
         }
         None => (None, table.bucket_count),
     };
+    let cut = service.reads.cut_logs.any_of(table.table_id, partition);
+    if let Some((bucket, start)) = cut {
+        return Err(Error::KeysWithoutSnapshot {
+            table: path,
+            bucket,
+            start,
+        });
+    }
     let bucket = |bucket_id| PbKvSnapshot {
         bucket_id,
         ..PbKvSnapshot::default()
     };
     Ok(GetLatestKvSnapshotsResponse {
         table_id: table.table_id.0,
-        partition_id,
+        partition_id: partition.map(|partition| partition.0),
         latest_snapshots: (0..count.0).map(bucket).collect(),
     })
 }

@@ -121,7 +121,7 @@ impl From<&Error> for ErrorCode {
             Error::StaleRouting { .. } => Self::InvalidBucketRouting,
             Error::InvalidAcks { .. } => Self::InvalidRequiredAcks,
             Error::OffsetOutOfRange { .. } => Self::LogOffsetOutOfRange,
-            Error::AckTimeout { .. } => Self::RequestTimeOut,
+            Error::AckTimeout { .. } | Error::TooManyPuts { .. } => Self::RequestTimeOut,
             Error::UnknownSchema { .. } => Self::SchemaNotExist,
             Error::InvalidProjection { .. } => Self::InvalidColumnProjection,
             Error::FutureTimestamp { .. } => Self::InvalidTimestamp,
@@ -133,7 +133,9 @@ impl From<&Error> for ErrorCode {
             Error::TagMissing { .. } => Self::SeverTagNotExist,
             Error::NoRebalancer => Self::RebalanceFailure,
             Error::NoRebalance => Self::NoRebalanceInProgress,
-            Error::NoKvSnapshot { .. } => Self::KvSnapshotNotExist,
+            Error::NoKvSnapshot { .. } | Error::KeysWithoutSnapshot { .. } => {
+                Self::KvSnapshotNotExist
+            }
             Error::WrongCoordinator { .. } => Self::InvalidCoordinator,
             Error::FencedLeader { .. } => Self::FencedLeaderEpoch,
             Error::Tiering(Refusal::UnknownTable { .. }) => Self::TableNotExist,

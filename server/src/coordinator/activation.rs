@@ -127,12 +127,7 @@ impl Coordinator {
         partition: Option<String>,
         error: &Error,
     ) {
-        use weir_catalog::Error as Catalog;
-        let is_unknown = matches!(
-            error,
-            Error::Catalog(Catalog::OutcomeUnknown { .. } | Catalog::Store { .. })
-        );
-        if !is_unknown {
+        if !is_unknown(error) {
             return;
         }
         let (coordinator, path) = (Arc::clone(self), path.clone());
@@ -318,6 +313,15 @@ impl Coordinator {
             Err(error) => tracing::warn!(table = %key.0, %error, "dropped data may be left"),
         }
     }
+}
+
+/// Whether what was asked for may have been done.
+pub(super) fn is_unknown(error: &Error) -> bool {
+    use weir_catalog::Error as Catalog;
+    matches!(
+        error,
+        Error::Catalog(Catalog::OutcomeUnknown { .. } | Catalog::Store { .. })
+    )
 }
 
 /// Whether no further attempt can help: the fault is in what is stored, or another process took over.

@@ -17,26 +17,35 @@ mod tests;
 mod writer;
 
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 use weir_catalog::clock::Clock;
+use weir_catalog::sentence::sentence;
 use weir_kv::{KvEnvironment, KvStore};
 use weir_protocol::ids::{LogOffset, TableBucket};
 
 pub(crate) use put::{Existing, Put};
 pub(crate) use rules::{KeyRules, KnownSchema, Numbered};
+pub(super) use writer::MAX_OLD_BYTES;
 use writer::{Queued, Writer};
 
 use super::TableInfo;
 use super::room::Room;
 use crate::error::Error;
 use crate::log::{Flushed, Log};
+use crate::memory::Memory;
 use crate::metrics::Metrics;
+use crate::notice::Notice;
 use crate::reads::Reads;
+
+/// How long a put waits for a place in its bucket's queue. The requests behind it wait with it.
+const QUEUE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// The keys of a bucket that this server leads.
 pub(crate) struct Keyed {
@@ -49,6 +58,9 @@ pub(crate) struct Keyed {
     writer: Mutex<Option<Running>>,
     /// Where the store stood when it was looked at last.
     seen: AtomicI64,
+    /// Why nothing is written any more.
+    failure: Arc<OnceLock<String>>,
+    flush_failed: Mutex<Notice>,
 }
 
 /// The task that writes.
@@ -72,6 +84,10 @@ pub(super) struct Surroundings {
     pub(super) max_waiting: usize,
     /// How many bytes of a bucket may be in the log and not in the store.
     pub(super) max_buffer_bytes: usize,
+    /// For old values beyond what each bucket may hold of them.
+    pub(super) old_values: Memory,
+    /// Told when a bucket writes nothing any more.
+    pub(super) failed: Arc<Notify>,
 }
 
 /// A put that is in the log.
@@ -121,7 +137,9 @@ impl Keyed {
             end,
             stopped: false,
         });
-        let writer = Writer::new((log, &store), Arc::clone(table), around, published);
+        let failure = Arc::<OnceLock<String>>::default();
+        let of_table = (Arc::clone(table), Arc::clone(&failure));
+        let writer = Writer::new((log, &store), of_table, around, published);
         let (end, ended) = oneshot::channel();
         let task = tokio::spawn(writer.run(queued, ended));
         Ok(Self {
@@ -132,19 +150,31 @@ impl Keyed {
             nonce: rand::random(),
             writer: Mutex::new(Some(Running { end, task })),
             seen: AtomicI64::new(-1),
+            failure,
+            flush_failed: Mutex::default(),
         })
     }
 
-    /// Puts a batch behind those that wait; there is room for it, or it waits for some.
+    /// Puts a batch behind those that wait; there is room for it, or it waits for some, a while.
     ///
     /// # Errors
-    /// [`Error::UnknownBucket`] if the bucket is being given up.
+    /// [`Error::UnknownBucket`] if the bucket is being given up; [`Error::TooManyPuts`].
     pub(crate) async fn put(&self, put: Put) -> Result<Putting, Error> {
         let (reply, answer) = oneshot::channel();
         let bucket = self.bucket;
-        let sent = self.queue.send((put, reply)).await;
+        let sent = timeout_at(
+            Instant::now() + QUEUE_PATIENCE,
+            self.queue.send((put, reply)),
+        )
+        .await;
+        let sent = sent.map_err(|_| Error::TooManyPuts { bucket })?;
         sent.map_err(|_| Error::UnknownBucket { bucket })?;
         Ok(Putting { bucket, answer })
+    }
+
+    /// Why nothing is written any more until the bucket is opened again, if that is so.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.get().map(String::as_str)
     }
 
     /// What lookups read.
@@ -185,7 +215,13 @@ impl Keyed {
     /// Ends scans that nobody reads, and makes the keys durable: if nothing was put since the last call, if
     /// a restart would have more than `max_replay_bytes` of the log to apply, or if the log below `wanted`
     /// is to go.
-    pub(super) async fn tend(&self, log: &Log, max_replay_bytes: u64, wanted: Option<LogOffset>) {
+    pub(super) async fn tend(
+        &self,
+        log: &Log,
+        max_replay_bytes: u64,
+        wanted: Option<LogOffset>,
+        now_ms: i64,
+    ) {
         self.store.expire_cursors();
         let (Ok(position), Some(durable)) = (self.store.position(), self.durable_end()) else {
             return;
@@ -198,7 +234,10 @@ impl Keyed {
             return;
         }
         if let Err(error) = self.store.flush().await {
-            tracing::error!(bucket = %self.bucket, %error, "a bucket's keys can't be made durable");
+            let error = sentence(&error);
+            if self.flush_failed.lock().is_due(&error, now_ms) {
+                tracing::error!(bucket = %self.bucket, error, "a bucket's keys can't be made durable");
+            }
         }
     }
 

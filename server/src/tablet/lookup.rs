@@ -1,7 +1,7 @@
 //! Rows by key, by the beginning of keys, and the first ones: as they are below the high watermark.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use bytes::Bytes;
 use futures::StreamExt;
@@ -15,9 +15,9 @@ use super::{Replica, TabletServer};
 use crate::error::Error;
 use crate::memory::give_back_beyond;
 
-/// How many keys are looked up at once.
-const KEYS_AT_ONCE: usize = 128;
-/// How many buckets of a request are looked up at once.
+/// How many keys are looked up at once: their rows are in memory before they are counted.
+const KEYS_AT_ONCE: usize = 32;
+/// How many buckets of a request are looked up at once by keys.
 const BUCKETS_AT_ONCE: usize = 8;
 /// What an answer is taken to need, if nothing is known: so much, and so much a key.
 const FIRST_BYTES: usize = 64 << 10;
@@ -58,26 +58,40 @@ pub(crate) struct LookupAnswer {
     pub(crate) memory: Option<OwnedSemaphorePermit>,
 }
 
-/// Bytes that an answer may still have.
+/// Bytes that an answer may still have. A bucket that is refused leaves them to the others.
 #[derive(Debug)]
 struct Budget {
     max: usize,
     used: AtomicUsize,
+    has_refused: AtomicBool,
 }
 
 impl Budget {
     fn new(max: usize) -> Self {
-        let used = AtomicUsize::new(0);
-        Self { max, used }
+        Self {
+            max,
+            used: AtomicUsize::new(0),
+            has_refused: AtomicBool::new(false),
+        }
     }
 
     fn take(&self, api: ApiKey, bytes: usize) -> Result<(), Error> {
-        let used = self.used.fetch_add(bytes, Ordering::Relaxed);
-        if used.saturating_add(bytes) <= self.max {
-            return Ok(());
+        let fits = |used: usize| used.checked_add(bytes).filter(|used| *used <= self.max);
+        let order = Ordering::Relaxed;
+        match self.used.fetch_update(order, order, fits) {
+            Ok(_) => Ok(()),
+            Err(_) => Err(self.refuse(api)),
         }
+    }
+
+    fn refuse(&self, api: ApiKey) -> Error {
+        self.has_refused.store(true, Ordering::Relaxed);
         let max = self.max;
-        Err(Error::AnswerTooLarge { api, max })
+        Error::AnswerTooLarge { api, max }
+    }
+
+    fn give_back(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     fn left(&self) -> usize {
@@ -110,19 +124,21 @@ impl TabletServer {
             for asked in &request.buckets {
                 all.push(self.lookup_one(request, asked, &budget));
             }
-            let buckets: Vec<_> = futures::stream::iter(all)
-                .buffered(BUCKETS_AT_ONCE)
-                .collect()
-                .await;
+            let at_once = match request.by {
+                LookupBy::Key => BUCKETS_AT_ONCE,
+                // Each may read as much as is left.
+                LookupBy::Prefix => 1,
+            };
+            let buckets: Vec<_> = futures::stream::iter(all).buffered(at_once).collect().await;
             let used = budget.used.into_inner();
-            if used > room && room < max {
+            if budget.has_refused.into_inner() && room < max {
                 room = max;
                 continue;
             }
             if let Some(memory) = &mut memory {
                 give_back_beyond(memory, used);
             }
-            let bytes = u64::try_from(used.min(room)).unwrap_or(0);
+            let bytes = u64::try_from(used).unwrap_or(0);
             self.parts.metrics.fetched_bytes.inc_by(bytes);
             return LookupAnswer { buckets, memory };
         }
@@ -136,17 +152,21 @@ impl TabletServer {
     ) -> Result<Rows, Error> {
         let of = (request.by.api(), request.version);
         let replica = self.keyed_leader(of, asked.bucket, asked.routing_bucket_count)?;
-        match request.by {
-            LookupBy::Key => by_key(&replica, &asked.keys, budget).await,
-            LookupBy::Prefix => by_prefix(&replica, &asked.keys, budget).await,
+        let mut taken = 0;
+        let found = match request.by {
+            LookupBy::Key => by_key(&replica, &asked.keys, budget, &mut taken).await,
+            LookupBy::Prefix => by_prefix(&replica, &asked.keys, budget, &mut taken).await,
+        };
+        if found.is_err() {
+            budget.give_back(taken);
         }
+        found
     }
 
-    /// The first rows of a bucket in the order of their keys, at most `limit`; fewer if all are more than
-    /// one answer may have. With the memory they take.
+    /// The first rows of a bucket in the order of their keys, at most `limit`. With the memory they take.
     ///
     /// # Errors
-    /// [`Error::NoPrimaryKey`]; [`Error::Kv`].
+    /// [`Error::NoPrimaryKey`]; [`Error::Kv`]; [`Error::AnswerTooLarge`].
     pub(crate) async fn first_rows(
         &self,
         replica: &Arc<Replica>,
@@ -162,6 +182,11 @@ impl TabletServer {
                 room = max;
                 continue;
             }
+            if scanned.is_cut {
+                // Fewer rows would look like all there are.
+                let api = ApiKey::LimitScan;
+                return Err(Error::AnswerTooLarge { api, max });
+            }
             let values = scanned.entries.into_iter().map(|(_, value)| wire(value));
             let records = encode_values(&values.collect::<Vec<_>>())?;
             if let Some(memory) = &mut memory {
@@ -174,7 +199,13 @@ impl TabletServer {
     }
 }
 
-async fn by_key(replica: &Replica, keys: &[Bytes], budget: &Budget) -> Result<Rows, Error> {
+/// Adds what it takes of the budget to `taken`.
+async fn by_key(
+    replica: &Replica,
+    keys: &[Bytes],
+    budget: &Budget,
+    taken: &mut usize,
+) -> Result<Rows, Error> {
     let store = replica.keyed()?.store();
     let mut rows = Vec::with_capacity(keys.len());
     for some in keys.chunks(KEYS_AT_ONCE) {
@@ -182,6 +213,7 @@ async fn by_key(replica: &Replica, keys: &[Bytes], budget: &Budget) -> Result<Ro
             let mut of_key = Vec::new();
             if let Some(value) = value {
                 budget.take(ApiKey::Lookup, value.row.len())?;
+                *taken += value.row.len();
                 of_key.push(wire(value).encode()?);
             }
             rows.push(of_key);
@@ -190,24 +222,29 @@ async fn by_key(replica: &Replica, keys: &[Bytes], budget: &Budget) -> Result<Ro
     Ok(rows)
 }
 
-async fn by_prefix(replica: &Replica, prefixes: &[Bytes], budget: &Budget) -> Result<Rows, Error> {
+/// Adds what it takes of the budget to `taken`.
+async fn by_prefix(
+    replica: &Replica,
+    prefixes: &[Bytes],
+    budget: &Budget,
+    taken: &mut usize,
+) -> Result<Rows, Error> {
     let store = replica.keyed()?.store();
     let mut rows = Vec::with_capacity(prefixes.len());
     for prefix in prefixes {
         let left = budget.left();
         let scanned = store.scan_within(prefix.clone(), usize::MAX, left).await?;
+        if scanned.is_cut {
+            return Err(budget.refuse(ApiKey::PrefixLookup));
+        }
         let mut bytes = 0_usize;
         let mut of_prefix = Vec::with_capacity(scanned.entries.len());
         for (key, value) in scanned.entries {
             bytes = bytes.saturating_add(key.len() + value.row.len());
             of_prefix.push(wire(value).encode()?);
         }
-        let bytes = if scanned.is_cut {
-            left.saturating_add(1)
-        } else {
-            bytes
-        };
         budget.take(ApiKey::PrefixLookup, bytes)?;
+        *taken += bytes;
         rows.push(of_prefix);
     }
     Ok(rows)

@@ -8,7 +8,8 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use weir_catalog::sentence::sentence;
 use weir_protocol::error_code::ErrorCode;
-use weir_protocol::ids::{LogOffset, PhysicalTablePath, TableBucket, TotalBuckets};
+use weir_protocol::ids::{LogOffset, PhysicalTablePath, ServerId, TableBucket, TotalBuckets};
+use weir_protocol::proto::{PbNotifyLeaderAndIsrReqForBucket, PbPhysicalTablePath, PbTableBucket};
 
 use super::transitions::close_log;
 use super::{Keyed, TableInfo};
@@ -82,6 +83,29 @@ impl Replica {
         if self.append_failed.lock().is_due(&text, now_ms) {
             let (table, bucket) = (&self.path, self.bucket);
             tracing::error!(%table, %bucket, error = text, "the disk refuses appends");
+        }
+    }
+
+    /// What the server is to be told to lead the bucket as it is led now.
+    pub(super) fn activation(&self, server: ServerId) -> PbNotifyLeaderAndIsrReqForBucket {
+        let Epochs { leader, bucket } = self.epochs();
+        PbNotifyLeaderAndIsrReqForBucket {
+            physical_table_path: PbPhysicalTablePath {
+                database_name: self.path.table.database.clone(),
+                table_name: self.path.table.table.clone(),
+                partition_name: self.path.partition.clone(),
+            },
+            table_bucket: PbTableBucket {
+                table_id: self.bucket.table.0,
+                partition_id: self.bucket.partition.map(|partition| partition.0),
+                bucket_id: self.bucket.bucket.0,
+            },
+            leader: server.0,
+            leader_epoch: leader,
+            bucket_epoch: bucket,
+            bucket_count: Some(self.bucket_count.0),
+            bucket_count_epoch: Some(self.bucket_count_epoch),
+            ..PbNotifyLeaderAndIsrReqForBucket::default()
         }
     }
 

@@ -42,7 +42,9 @@ impl TabletServer {
             }
             if let Ok(keyed) = replica.keyed() {
                 let wanted = self.wanted_below(&replica, now_ms);
-                keyed.tend(replica.log(), max_replay_bytes, wanted).await;
+                keyed
+                    .tend(replica.log(), max_replay_bytes, wanted, now_ms)
+                    .await;
             }
         }
     }
@@ -54,6 +56,7 @@ impl TabletServer {
         for replica in self.leaders() {
             let wanted = self.wanted_below(&replica, now_ms);
             self.note_held(&replica, wanted, &mut held);
+            self.note_cut(&replica);
             let Some(offset) = wanted.and_then(|wanted| expired_below(&replica, wanted)) else {
                 continue;
             };
@@ -62,6 +65,7 @@ impl TabletServer {
                 Ok(start) => {
                     let gone = before.saturating_sub(replica.log().size_bytes());
                     self.parts.metrics.expired_bytes.inc_by(gone);
+                    self.note_cut(&replica);
                     if gone > 0 {
                         tracing::info!(bucket = %replica.bucket, %start, gone, "old rows removed");
                     }
@@ -72,6 +76,15 @@ impl TabletServer {
             }
         }
         self.parts.metrics.held.looked(self.parts.id, held, now_ms);
+    }
+
+    /// Notes down whether the log of a keyed bucket tells all of its rows.
+    pub(super) fn note_cut(&self, replica: &Replica) {
+        if replica.keyed().is_ok() {
+            let (start, lake_end) = (replica.start_offset(), replica.lake_end());
+            let cut_logs = &self.parts.reads.cut_logs;
+            cut_logs.note(replica.bucket, start, lake_end);
+        }
     }
 
     /// Notes down what would go but for the lake.

@@ -1,6 +1,6 @@
 //! What a tablet server needs to know of a table: its schemas, its log format, its retention.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) struct TableInfo {
     /// Of a primary-key table.
     keys: RwLock<Option<Arc<KeyRules>>>,
     /// Numbers taken for the column that the server numbers, and not yet given to a bucket.
-    numbers: tokio::sync::Mutex<Range<i64>>,
+    numbers: Mutex<VecDeque<Range<i64>>>,
 }
 
 impl TableInfo {
@@ -42,7 +42,7 @@ impl TableInfo {
             settings: RwLock::new(settings),
             schemas: Mutex::default(),
             keys: RwLock::new(keys),
-            numbers: tokio::sync::Mutex::new(0..0),
+            numbers: Mutex::default(),
         })
     }
 
@@ -52,8 +52,12 @@ impl TableInfo {
         let settings = reads.settings_of(&table)?;
         let known = self.keys.read().clone();
         let keys = load_key_rules(&table, known, reads).await?;
-        *self.settings.write() = settings;
-        *self.keys.write() = keys;
+        // One that read earlier may end later: what is known of the newer schema stays.
+        let mut current = self.settings.write();
+        if settings.latest_schema >= current.latest_schema {
+            *current = settings;
+            *self.keys.write() = keys;
+        }
         Ok(())
     }
 
@@ -70,21 +74,35 @@ impl TableInfo {
         count: usize,
     ) -> Result<Vec<Range<i64>>, Error> {
         let mut missing = i64::try_from(count).unwrap_or(i64::MAX);
-        let mut taken = Vec::new();
-        let mut numbers = self.numbers.lock().await;
-        while missing > 0 {
-            if numbers.is_empty() {
-                let at_once = numbered.at_once;
-                *numbers = reads
-                    .take_numbers(&self.path, numbered.column, at_once)
-                    .await?;
-            }
-            let end = numbers.start.saturating_add(missing).min(numbers.end);
-            missing -= end - numbers.start;
-            taken.push(numbers.start..end);
-            numbers.start = end;
+        let mut taken = self.take_known_numbers(&mut missing);
+        if missing > 0 {
+            // Each take is a synced commit: as many as are missing, or more.
+            let at_once = u32::try_from(missing).unwrap_or(u32::MAX);
+            let at_once = numbered.at_once.max(at_once);
+            let fresh = reads.take_numbers(&self.path, numbered.column, at_once);
+            let fresh = fresh.await?;
+            let end = fresh.start.saturating_add(missing).min(fresh.end);
+            taken.push(fresh.start..end);
+            self.numbers.lock().push_back(end..fresh.end);
         }
         Ok(taken)
+    }
+
+    fn take_known_numbers(&self, missing: &mut i64) -> Vec<Range<i64>> {
+        let mut numbers = self.numbers.lock();
+        let mut taken = Vec::new();
+        while *missing > 0
+            && let Some(known) = numbers.front_mut()
+        {
+            let end = known.start.saturating_add(*missing).min(known.end);
+            *missing -= end - known.start;
+            taken.push(known.start..end);
+            known.start = end;
+            if known.is_empty() {
+                numbers.pop_front();
+            }
+        }
+        taken
     }
 
     /// How its rows become keys and values.

@@ -30,10 +30,10 @@ const CLOSED_AT_ONCE: usize = 16;
 type Acks = mpsc::Sender<NotifyLeaderAndIsrResponse>;
 
 /// What all buckets of a table share, when it is there; it is looked up by whoever asks first.
-type Loading = Shared<BoxFuture<'static, Result<Arc<Change>, Arc<Error>>>>;
+pub(super) type Loading = Shared<BoxFuture<'static, Result<Arc<Change>, Arc<Error>>>>;
 
 /// What all buckets of one leader change share.
-struct Change {
+pub(super) struct Change {
     table: Arc<TableInfo>,
     /// How far the lake is. The file that says so may be missing or broken, and stays so until a
     /// person acts: nothing to keep logs from being read and written for.
@@ -112,7 +112,7 @@ impl TabletServer {
     }
 
     /// Looks a table up once for all buckets of a request: in none of the calls that come after.
-    fn load_change(
+    pub(super) fn load_change(
         self: &Arc<Self>,
         asked: &PbNotifyLeaderAndIsrReqForBucket,
         id: TableId,
@@ -143,7 +143,14 @@ impl TabletServer {
         let server = Arc::clone(self);
         self.parts.shutdown.spawn(async move {
             let opened = match change.await {
-                Ok(change) => server.open(&asked, bucket, change).await,
+                Ok(change) => {
+                    let led = if asked.leader_epoch == 0 {
+                        Led::Never
+                    } else {
+                        Led::Before
+                    };
+                    server.open((&asked, led), bucket, change).await
+                }
                 Err(source) => Err(Error::TableNotRead { bucket, source }),
             };
             let failure = server.settle(&asked, bucket, opened).await;
@@ -151,9 +158,9 @@ impl TabletServer {
         });
     }
 
-    async fn open(
+    pub(super) async fn open(
         self: &Arc<Self>,
-        asked: &PbNotifyLeaderAndIsrReqForBucket,
+        (asked, led): (&PbNotifyLeaderAndIsrReqForBucket, Led),
         bucket: TableBucket,
         change: Arc<Change>,
     ) -> Result<Replica, Error> {
@@ -183,14 +190,14 @@ impl TabletServer {
         };
         // A log that was led before and has lost what it held would give out offsets that are in the
         // lake. One that never held a record can't be told from it.
-        let must_hold = unreadable.filter(|_| asked.leader_epoch > 0);
+        let must_hold = unreadable.filter(|_| led == Led::Before);
         let _turn = Arc::clone(&self.recovery)
             .acquire_owned()
             .await
             .map_err(|_| Error::Stopping)?;
         let server = Arc::clone(self);
         let has_keys = change.table.has_keys();
-        let is_first = asked.leader_epoch == 0;
+        let is_first = led == Led::Never;
         let open = move || {
             let dir = server.log_dir(bucket);
             if !is_first
@@ -262,7 +269,7 @@ impl TabletServer {
     }
 
     /// Makes an opened bucket a leader, if it is still wanted.
-    async fn settle(
+    pub(super) async fn settle(
         &self,
         asked: &PbNotifyLeaderAndIsrReqForBucket,
         bucket: TableBucket,
@@ -277,6 +284,7 @@ impl TabletServer {
             match (replicas.get(&bucket), opened) {
                 (Some(Slot::Opening(newest, offline)), Ok(replica)) => {
                     replica.set_epochs(*newest);
+                    self.note_cut(&replica);
                     if offline.is_some() {
                         tracing::info!(%bucket, "a bucket that was offline is served again");
                         self.parts.metrics.buckets_offline.dec();
@@ -339,6 +347,7 @@ impl TabletServer {
         delete: bool,
     ) -> Result<Option<LogOffset>, Error> {
         let slot = self.take_slot(bucket).await;
+        self.parts.reads.cut_logs.forget(bucket);
         let log = match slot {
             Some(Slot::Leader(replica)) => {
                 self.parts.metrics.leaders.dec();
@@ -412,6 +421,7 @@ impl TabletServer {
                 (replicas.get(&bucket), asked.log_end_offset)
             {
                 replica.raise_lake_end(LogOffset(end));
+                self.note_cut(replica);
             }
         }
         Ok(())
@@ -438,6 +448,15 @@ pub(super) fn bucket_dir(root: &Path, bucket: TableBucket) -> PathBuf {
     }
     dir.push(format!("bucket-{}", bucket.bucket));
     dir
+}
+
+/// Whether a bucket was led before, here or elsewhere.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Led {
+    /// Its log must be empty.
+    Never,
+    /// What it held must be there.
+    Before,
 }
 
 enum Admitted {

@@ -15,6 +15,9 @@ use crate::cluster::Trouble;
 use crate::error::{Error, Result};
 use crate::ranges::Offsets;
 
+#[cfg(test)]
+mod tests;
+
 /// How a bucket's rows are converted.
 #[derive(Clone, Debug)]
 pub(super) struct Convert {
@@ -158,13 +161,15 @@ impl Convert {
         let mut left = self.room.bytes.saturating_sub(out.bad_bytes());
         let mut next = from;
         for misfit in misfits {
-            work.take_good(next, misfit.row, out)?;
             let offset = work.offset(misfit.row);
             if self.policy == Policy::Stop {
-                out.stopped = Some(stopped(offset, &misfit));
-                out.reached = offset;
+                let end = out.whole_before(misfit.row).max(next);
+                work.take_good(next, end, out)?;
+                out.stopped = Some(stopped(offset, &misfit, out.kinds.is_some()));
+                out.reached = work.offset(end);
                 return Ok(false);
             }
+            work.take_good(next, misfit.row, out)?;
             let bad = self.bad_record(work, &misfit, schema)?;
             left = left.saturating_sub(bad.record.len());
             out.bad.push(bad);
@@ -206,6 +211,17 @@ impl Convert {
 }
 
 impl Converted {
+    /// How many rows can be taken if this one can't: not the old row of its update alone, which would
+    /// take the key away.
+    fn whole_before(&self, row: usize) -> usize {
+        let before = row.checked_sub(1);
+        let kind = before.and_then(|before| self.kinds.as_ref()?.get(before).copied());
+        match (before, kind) {
+            (Some(before), Some(RowKind::UpdateBefore)) => before,
+            _ => row,
+        }
+    }
+
     fn leave_out(&mut self, offsets: Offsets) {
         match self.diverted.last_mut() {
             Some(last) if last.end == offsets.start => last.end = offsets.end,
@@ -286,11 +302,15 @@ impl Work<'_> {
     }
 }
 
-fn stopped(offset: LogOffset, misfit: &Misfit) -> Trouble {
+fn stopped(offset: LogOffset, misfit: &Misfit, has_keys: bool) -> Trouble {
     let Misfit { column, reason, .. } = misfit;
+    let remedy = if has_keys {
+        "its bucket goes on once the lake table's column takes it".to_owned()
+    } else {
+        let policy = crate::bad_records::POLICY;
+        format!("with the property {policy}=divert tiering goes on behind it")
+    };
     Trouble::lasting(format!(
-        "offset {offset}, column {column}: {reason}; the rows before it are in the lake, and with the \
-         property {}=divert tiering goes on behind it",
-        crate::bad_records::POLICY
+        "offset {offset}, column {column}: {reason}; the rows before it are in the lake, and {remedy}"
     ))
 }

@@ -11,6 +11,9 @@ use weir_lake_format::{ManifestEntry, Partition, Result, TableIdentity};
 
 use crate::lake_table::LakeTable;
 
+#[cfg(test)]
+mod tests;
+
 /// How many snapshots are read one by one before all files are read instead.
 const MOST_SNAPSHOTS: i64 = 64;
 

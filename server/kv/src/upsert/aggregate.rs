@@ -288,7 +288,7 @@ fn product(a: &Datum, b: &Datum, kind: &TypeKind) -> Option<Datum> {
                 return None;
             };
             let product = i256::from_i128(*a).checked_mul(i256::from_i128(*b))?;
-            let unit = i256::from_i128(10_i128.checked_pow(u32::try_from(*scale).ok()?)?);
+            let unit = i256::from_i128(10_i128.checked_pow(u32::from(*scale))?);
             let half = unit.checked_div(i256::from_i128(2))?;
             let half = if product.is_negative() { -half } else { half };
             let rounded = product.checked_add(half)?.checked_div(unit)?;

@@ -77,6 +77,8 @@ impl TabletServer {
             max_batch_bytes: parts.log_options.config.max_batch_bytes,
             max_waiting: parts.kv.config.max_waiting_puts,
             max_buffer_bytes: parts.kv.config.max_buffer_bytes,
+            old_values: self.old_values.clone(),
+            failed: Arc::clone(&self.keys_failed),
         }
     }
 }

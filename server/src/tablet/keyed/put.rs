@@ -301,9 +301,9 @@ impl Place<'_> {
         };
         let row = records.last().map(|last| &last.row);
         let reason = match row.map(|row| rules.key_of(row)) {
-            Some(Ok(key)) if key == record.key => match row.and_then(|row| rules.inexact(row)) {
+            Some(Ok(key)) if key == record.key => match row.and_then(|row| rules.unfit_key(row)) {
                 None => return Ok(()),
-                Some(column) => format!("key column `{column}` has more digits than its type"),
+                Some(reason) => reason,
             },
             Some(Err(error)) => error.to_string(),
             _ => "its key is not that of its row".to_owned(),

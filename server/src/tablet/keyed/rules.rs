@@ -14,8 +14,8 @@ use weir_protocol::partition::{PartitionSpec, parse_value};
 use weir_protocol::record::arrow::Compression;
 use weir_protocol::record::rows;
 use weir_protocol::row::key::KeyFormat;
-use weir_protocol::row::{Datum, binary, compacted, indexed};
-use weir_protocol::schema::{LogicalType, Schema, TypeKind};
+use weir_protocol::row::{Datum, binary, compacted, indexed, precision};
+use weir_protocol::schema::{LogicalType, Schema};
 
 use crate::error::Error;
 
@@ -197,15 +197,22 @@ impl KeyRules {
         self.key.encode(&values, &self.key_types)
     }
 
-    /// The name of a key column whose value the log would round: its key would not come back.
-    pub(super) fn inexact(&self, row: &[Datum]) -> Option<&str> {
+    /// Why a row's key would not come back from the log, or not be one key in the lake.
+    pub(super) fn unfit_key(&self, row: &[Datum]) -> Option<String> {
         let schema = self.schemas.latest();
         let mut columns = self
             .key_columns
             .iter()
             .filter_map(|index| Some((schema.columns.get(*index)?, row.get(*index)?)));
-        let found = columns.find(|(column, value)| !is_exact(value, &column.ty.kind));
-        found.map(|(column, _)| column.name.as_str())
+        columns.find_map(|(column, value)| {
+            let name = &column.name;
+            if precision::trim(&mut value.clone(), &column.ty.kind) {
+                return Some(format!("key column `{name}` has more digits than its type"));
+            }
+            is_strange_nan(value).then(|| {
+                format!("key column `{name}` is a NaN of other bits than Java's, to which all NaNs are one")
+            })
+        })
     }
 
     /// A row of this schema as values hold it.
@@ -250,20 +257,11 @@ impl LogFormat {
     }
 }
 
-/// Whether a time has no more digits than Arrow has for its precision: 0, 3, 6 or 9.
-fn is_exact(value: &Datum, kind: &TypeKind) -> bool {
-    match (value, kind) {
-        (Datum::Time(millis), TypeKind::Time { precision: 0 }) => millis % 1000 == 0,
-        (
-            Datum::Timestamp { millis, nanos },
-            TypeKind::Timestamp { precision } | TypeKind::TimestampLtz { precision },
-        ) => match precision {
-            0 => millis % 1000 == 0 && *nanos == 0,
-            1..=3 => *nanos == 0,
-            4..=6 => nanos % 1000 == 0,
-            _ => true,
-        },
-        _ => true,
+fn is_strange_nan(value: &Datum) -> bool {
+    match value {
+        Datum::Float(value) => value.is_nan() && value.to_bits() != f32::NAN.to_bits(),
+        Datum::Double(value) => value.is_nan() && value.to_bits() != f64::NAN.to_bits(),
+        _ => false,
     }
 }
 

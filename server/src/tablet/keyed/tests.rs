@@ -97,6 +97,8 @@ impl World {
             max_batch_bytes: 1 << 20,
             max_waiting: 4,
             max_buffer_bytes: 1 << 20,
+            old_values: Memory::new(MAX_OLD_BYTES),
+            failed: Arc::default(),
         };
         let rules = table.key_rules().unwrap();
         let opened = Keyed::open(&log, &table, &rules, dir.path(), around);

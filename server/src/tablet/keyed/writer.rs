@@ -2,10 +2,10 @@
 //! durable, their values to the store.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot, watch};
 use weir_catalog::sentence::sentence;
 use weir_kv::{KvStore, PreWriteBuffer};
 use weir_protocol::error_code::ErrorCode;
@@ -23,8 +23,10 @@ use crate::tablet::{TableInfo, on_blocking_thread};
 const PUTS_AT_ONCE: usize = 64;
 /// How many keys are read from the store at once.
 const KEYS_AT_ONCE: usize = 1024;
-/// The most that the old values of puts done together may take, bytes.
-const MAX_OLD_BYTES: usize = 256 << 20;
+/// The most that the old values of puts done together may take without asking, bytes.
+const OWN_OLD_BYTES: usize = 4 << 20;
+/// The most that all buckets' old values may take that are beyond it, bytes.
+pub(in crate::tablet) const MAX_OLD_BYTES: usize = 256 << 20;
 
 type Reply = oneshot::Sender<Result<PutDone, Error>>;
 
@@ -43,7 +45,7 @@ pub(super) struct Writer {
     flushed: watch::Receiver<Flushed>,
     published: watch::Sender<Flushed>,
     /// Why nothing is written any more.
-    failed: Option<String>,
+    failed: Arc<OnceLock<String>>,
 }
 
 /// Puts that were read, in order, and the keys whose old values are in the store.
@@ -56,7 +58,7 @@ struct Prepared {
 impl Writer {
     pub(super) fn new(
         (log, store): (&Arc<Log>, &KvStore),
-        table: Arc<TableInfo>,
+        (table, failed): (Arc<TableInfo>, Arc<OnceLock<String>>),
         around: Surroundings,
         published: watch::Sender<Flushed>,
     ) -> Self {
@@ -71,7 +73,7 @@ impl Writer {
             numbers: Numbers::default(),
             flushed: log.subscribe_flushed(),
             published,
-            failed: None,
+            failed,
         }
     }
 
@@ -86,7 +88,7 @@ impl Writer {
         loop {
             // Over its limit the buffer takes nothing until the log has got further.
             let has_room = self.buffer.size_bytes() < self.around.max_buffer_bytes;
-            let may_put = has_room || self.failed.is_some() || !is_followed;
+            let may_put = has_room || self.failed.get().is_some() || !is_followed;
             tokio::select! {
                 biased;
                 told = &mut ended => match told {
@@ -119,7 +121,7 @@ impl Writer {
     /// Brings the store to where the log is durable, and tells; whether the log may get further.
     async fn follow(&mut self) -> bool {
         let Flushed { end, stopped } = self.flushed.borrow_and_update().clone();
-        if self.failed.is_none()
+        if self.failed.get().is_none()
             && end > self.buffer.flushed_offset()
             && let Err(error) = self.apply_up_to(end).await
         {
@@ -148,12 +150,14 @@ impl Writer {
     fn fail(&mut self, error: &Error) {
         let reason = sentence(error);
         tracing::error!(bucket = %self.bucket, error = reason, "a bucket's keys take no more writes");
-        self.failed = Some(reason);
+        // The first reason stays.
+        self.failed.get_or_init(|| reason);
         self.published.send_modify(|flushed| flushed.stopped = true);
+        self.around.failed.notify_one();
     }
 
     async fn take(&mut self, puts: Vec<Queued>) {
-        if let Some(reason) = &self.failed {
+        if let Some(reason) = self.failed.get() {
             for (_, reply) in puts {
                 let _gone = reply.send(Err(Error::Offline {
                     bucket: self.bucket,
@@ -204,9 +208,12 @@ impl Writer {
             changes,
             keys,
         } = prepared;
+        // Held until the puts are done.
+        let _memory;
         let read = match self.read(keys).await {
             Err(Error::TooManyChanges { .. }) if puts.len() > 1 => return Ok(Some(puts)),
-            Ok(old_values) => {
+            Ok((old_values, memory)) => {
+                _memory = memory;
                 let numbered = self.take_numbers(&rules, &changes).await;
                 numbered.map(|()| old_values)
             }
@@ -288,10 +295,14 @@ impl Writer {
         .await
     }
 
-    /// The old values of keys. Between this and the append nothing is written to the store.
-    async fn read(&self, mut keys: Vec<Bytes>) -> Result<OldValues, Error> {
+    /// The old values of keys, and the memory of many. Between this and the append nothing is written to
+    /// the store.
+    async fn read(
+        &self,
+        mut keys: Vec<Bytes>,
+    ) -> Result<(OldValues, Option<OwnedSemaphorePermit>), Error> {
         let mut old_values = HashMap::with_capacity(keys.len());
-        let mut bytes = 0_usize;
+        let (mut bytes, mut memory) = (0_usize, None);
         while !keys.is_empty() {
             let some = keys.split_off(keys.len().saturating_sub(KEYS_AT_ONCE));
             let values = self.store.multi_get(some.clone()).await?;
@@ -302,8 +313,12 @@ impl Writer {
                 return Err(Error::TooManyChanges { bytes, max });
             }
             old_values.extend(some.into_iter().zip(values));
+            if bytes > OWN_OLD_BYTES && memory.is_none() && !keys.is_empty() {
+                // All that they may become: whoever waits for more while holding some waits for ever.
+                memory = self.around.old_values.reserve(MAX_OLD_BYTES).await;
+            }
         }
-        Ok(old_values)
+        Ok((old_values, memory))
     }
 
     async fn append(

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use weir_protocol::error_code::ErrorCode;
+use weir_protocol::ids::TablePath;
 use weir_server::ServerConfig;
 
 use super::*;
@@ -99,6 +100,15 @@ async fn rows_or_reason(wire: &mut Wire, table: i64) -> Result<usize, Refused> {
     Ok(rows.iter().flatten().count())
 }
 
+/// For how many buckets a reader is told to begin with the log.
+async fn snapshots(wire: &mut Wire, path: &TablePath) -> Result<usize, Refused> {
+    let request = GetLatestKvSnapshotsRequest {
+        table_path: pb_path(path),
+        partition_name: None,
+    };
+    Ok(wire.call(request).await?.latest_snapshots.len())
+}
+
 #[tokio::test]
 async fn keys_come_back_from_the_log_or_the_bucket_is_offline_and_says_why() {
     let home = Home::new();
@@ -106,7 +116,7 @@ async fn keys_come_back_from_the_log_or_the_bucket_is_offline_and_says_why() {
     config.log.segment_bytes = 1 << 20;
     let server = home.start_with(config.clone()).await;
     let plain = [("table.log.arrow.compression.type", "NONE")];
-    let (_, table) = create(&server, "t", &keyed(&plain)).await;
+    let (path, table) = create(&server, "t", &keyed(&plain)).await;
     let mut wire = Wire::tablet(&server).await;
     let name: &'static str = Box::leak("x".repeat(50_000).into_boxed_str());
     for id in 0..60 {
@@ -116,6 +126,7 @@ async fn keys_come_back_from_the_log_or_the_bucket_is_offline_and_says_why() {
             .await
             .unwrap();
     }
+    assert_eq!(snapshots(&mut wire, &path).await, Ok(2));
     server.shutdown().await;
     let root = home.dir.path().to_owned();
     let keys = folder(&root, "kv", table);
@@ -130,6 +141,14 @@ async fn keys_come_back_from_the_log_or_the_bucket_is_offline_and_says_why() {
     // Then it goes, as far as the keys are durable.
     while earliest(&mut wire, table).await == 0 {}
     assert_eq!(rows_or_reason(&mut wire, table).await.unwrap(), 60);
+    // A reader that began with the log would miss keys without knowing.
+    while snapshots(&mut wire, &path).await.is_ok() {}
+    let refused = snapshots(&mut wire, &path).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::KvSnapshotNotExist);
+    assert!(
+        refused.message.contains("bucket 0 begins at"),
+        "{refused:?}"
+    );
     server.shutdown().await;
 
     for (what, reason) in [
@@ -158,6 +177,50 @@ async fn keys_come_back_from_the_log_or_the_bucket_is_offline_and_says_why() {
         assert!(other.is_ok(), "the other bucket is served: {other:?}");
         server.shutdown().await;
     }
+}
+
+/// The folder of the keys is a file for a while: nothing can be written to it.
+#[tokio::test]
+async fn a_bucket_whose_keys_take_no_writes_is_offline_until_they_do_again() {
+    let home = Home::new();
+    let mut config = home.config();
+    config.log.retention_check_ms = 7;
+    let server = home.start_with(config).await;
+    let (_, table) = create(&server, "t", &keyed(&[])).await;
+    let mut wire = Wire::tablet(&server).await;
+    put_rows(&mut wire, table, &[upsert((0, Some("a"), None))]).await;
+    let keys = folder(home.dir.path(), "kv", table);
+    let away = keys.with_extension("away");
+    fs::rename(&keys, &away).unwrap();
+    fs::write(&keys, b"no folder").unwrap();
+
+    // Each look at the keys tries to write what was put since; sooner or later it is known to fail.
+    let (mut id, mut acknowledged) = (1, vec![0]);
+    let refused = loop {
+        let records = kv_batch(&[upsert((id, Some("b"), None))], None);
+        match put(&mut wire, put_request(table, 0, records)).await {
+            Ok(_) => acknowledged.push(id),
+            Err(refused) => break refused,
+        }
+        id += 1;
+    };
+    assert_eq!(refused.code, ErrorCode::KvStorage, "{refused:?}");
+    while lookup(&mut wire, table, &[0]).await.is_ok() {}
+    let refused = lookup(&mut wire, table, &[0]).await.unwrap_err();
+    assert_eq!(refused.code, ErrorCode::KvStorage, "{refused:?}");
+    let other = put(&mut wire, put_request(table, 1, kv_batch(&[], None))).await;
+    assert!(other.is_ok(), "the other bucket is served: {other:?}");
+
+    fs::remove_file(&keys).unwrap();
+    fs::rename(&away, &keys).unwrap();
+    let found = loop {
+        if let Ok(found) = lookup(&mut wire, table, &acknowledged).await {
+            break found;
+        }
+    };
+    assert_eq!(found.iter().flatten().count(), acknowledged.len());
+    put_rows(&mut wire, table, &[upsert((id + 1, Some("c"), None))]).await;
+    server.shutdown().await;
 }
 
 #[tokio::test]

@@ -235,7 +235,7 @@ async fn rows_are_found_by_the_beginning_of_their_keys() {
 }
 
 #[tokio::test]
-async fn an_answer_that_would_be_too_large_is_refused_and_a_limit_scan_is_cut() {
+async fn an_answer_that_would_be_too_large_is_refused_and_leaves_its_neighbours_alone() {
     let home = Home::new();
     let mut config = home.config();
     config.limits.max_fetch_bytes = 200_000;
@@ -246,13 +246,56 @@ async fn an_answer_that_would_be_too_large_is_refused_and_a_limit_scan_is_cut() 
     for id in 0..6 {
         put_rows(&mut wire, table, &[upsert((id, Some(name), None))]).await;
     }
+    let request = put_request(table, 1, kv_batch(&[upsert((7, Some("b"), None))], None));
+    put(&mut wire, request).await.unwrap();
     let some = lookup(&mut wire, table, &[0, 1, 2]).await.unwrap();
     assert_eq!(some.iter().flatten().count(), 3);
     let refused = lookup(&mut wire, table, &[0, 0, 0, 0, 0])
         .await
         .unwrap_err();
     assert_eq!(refused.code, ErrorCode::RecordTooLarge);
-    let first = wire.call(limit_scan(table, 6)).await.unwrap();
+
+    // The bucket that asks for too much is the first, and takes most of the room before it is refused.
+    let of_bucket = |bucket_id, keys: Vec<Bytes>| PbLookupReqForBucket {
+        bucket_id,
+        keys,
+        ..Default::default()
+    };
+    let both = LookupRequest {
+        table_id: table,
+        buckets_req: vec![of_bucket(0, vec![key(0); 5]), of_bucket(1, vec![key(7)])],
+        ..Default::default()
+    };
+    let answer = wire.call(both).await.unwrap();
+    let code = answer.buckets_resp[0].error_code.map(ErrorCode::from_code);
+    assert_eq!(code, Some(ErrorCode::RecordTooLarge));
+    let neighbour = &answer.buckets_resp[1];
+    assert_eq!(neighbour.error_code, None);
+    assert_eq!(neighbour.values.len(), 1);
+    let of_bucket = |bucket_id| PbPrefixLookupReqForBucket {
+        bucket_id,
+        keys: vec![Bytes::new()],
+        ..Default::default()
+    };
+    let both = PrefixLookupRequest {
+        table_id: table,
+        buckets_req: vec![of_bucket(0), of_bucket(1)],
+    };
+    let answer = wire.call(both).await.unwrap();
+    let code = answer.buckets_resp[0].error_code.map(ErrorCode::from_code);
+    assert_eq!(code, Some(ErrorCode::RecordTooLarge));
+    let neighbour = &answer.buckets_resp[1];
+    assert_eq!(neighbour.error_code, None);
+    assert_eq!(neighbour.value_lists[0].values.len(), 1);
+
+    let first = wire.call(limit_scan(table, 3)).await.unwrap();
     assert_eq!(values(first.records).len(), 3);
+    // Fewer rows than asked for would look like all there are.
+    let refused = wire.call(limit_scan(table, 6)).await;
+    let code = match refused {
+        Ok(answer) => answer.error_code.map(ErrorCode::from_code),
+        Err(refused) => Some(refused.code),
+    };
+    assert_eq!(code, Some(ErrorCode::RecordTooLarge));
     server.shutdown().await;
 }

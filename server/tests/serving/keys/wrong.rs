@@ -252,6 +252,36 @@ async fn kv_requests_to_a_log_table_and_snapshots_are_answered_by_their_codes() 
     server.shutdown().await;
 }
 
+/// To Java, and so to readers of the lake, all NaNs are one key; by their bytes they are several.
+#[tokio::test]
+async fn a_key_that_is_a_nan_of_other_bits_than_javas_is_refused() {
+    let home = Home::new();
+    let server = home.start().await;
+    let mut descriptor = keyed(&[]);
+    let column = Column::new("id", LogicalType::nullable(TypeKind::Double));
+    descriptor.schema = Schema::new(vec![column], vec!["id".to_owned()]).unwrap();
+    let schema = descriptor.schema.clone();
+    let (_, table) = create(&server, "t", &descriptor).await;
+    let mut wire = Wire::tablet(&server).await;
+    for (value, is_taken) in [(f64::NAN, true), (-f64::NAN, false), (-0.0, true)] {
+        let row = [Datum::Double(value)];
+        let key = KeyFormat::Paimon.encode(&row, &schema.columns).unwrap();
+        let record = KvRecord {
+            key: key.into(),
+            row: Some(compacted::encode(&row, &schema.columns).unwrap().into()),
+        };
+        let done = put(&mut wire, put_request(table, 0, kv_batch(&[record], None))).await;
+        match done {
+            Ok(_) => assert!(is_taken, "{value}"),
+            Err(refused) => {
+                assert!(!is_taken, "{value}: {refused:?}");
+                assert!(refused.message.contains("NaN"), "{refused:?}");
+            }
+        }
+    }
+    server.shutdown().await;
+}
+
 #[tokio::test]
 async fn requests_of_the_first_version_are_refused_where_they_encode_other_keys() {
     let home = Home::new();

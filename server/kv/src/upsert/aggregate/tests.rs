@@ -176,12 +176,8 @@ fn each_function_makes_of_values_what_the_reference_makes() {
         let found = fold(kind, function, &values).unwrap();
         assert_eq!(found, expected, "{function} of {values:?}");
     }
-    let most = fold(
-        TypeKind::Double,
-        "MAX",
-        &[Datum::Double(f64::NAN), Datum::Double(1.0)],
-    );
-    assert!(matches!(most.unwrap(), Datum::Double(most) if most.is_nan()));
+    let most = fold(TypeKind::Double, "MAX", &[Double(f64::NAN), Double(1.0)]);
+    assert!(matches!(most.unwrap(), Double(most) if most.is_nan()));
 }
 
 #[test]

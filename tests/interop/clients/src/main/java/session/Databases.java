@@ -101,8 +101,6 @@ final class Databases {
                 () -> admin.createTable(missing, TableDescriptor.builder().schema(schema).distributedBy(1).property("table.nope", "1").build(), false).get());
         Step.refused("too many buckets", "TooManyBucketsException",
                 () -> admin.createTable(missing, TableDescriptor.builder().schema(schema).distributedBy(1_000_000).build(), false).get());
-        Step.refused("a primary key", "InvalidTableException", () -> admin.createTable(missing,
-                TableDescriptor.builder().schema(Schema.newBuilder().fromSchema(schema).primaryKey("a").build()).distributedBy(1).build(), false).get());
         Step.refused("a partition key of a type that can't be one", "InvalidTableException", () -> admin.createTable(missing,
                 TableDescriptor.builder().schema(Schema.newBuilder().column("a", DataTypes.INT()).column("p", DataTypes.DECIMAL(5, 2)).build()).partitionedBy("p").distributedBy(1).build(), false).get());
         Step.same("nothing was made", admin.tableExists(missing).get(), false);

@@ -16,7 +16,7 @@ import org.apache.fluss.row.GenericRow;
 import org.apache.fluss.types.DataTypes;
 
 /**
- * A session with a released Java client on log tables: a line a step, exit 1 at the first difference.
+ * A session with a released Java client on log tables and tables with a primary key: a line a step, exit 1 at the first difference.
  *
  * <pre>
  * session H:P DATABASE          everything, but for what `drop` does
@@ -77,6 +77,13 @@ public final class Main {
             Alter alter = new Alter(log, database);
             Step.run("options altered", alter::options);
             Step.run("columns added", alter::columns);
+            Keys keys = new Keys(log, database);
+            Step.run("keys: puts and deletes, looked up and scanned", keys::putsAndDeletes);
+            Step.run("keys: changelog", keys::changelog);
+            Step.run("keys: partial updates", keys::partialUpdates);
+            Step.run("keys: prefixes", keys::prefixes);
+            Step.run("keys: partitions", keys::partitions);
+            Step.run("keys: merge engines", keys::mergeEngines);
             newer(log, database);
             Lake lake = new Lake(log);
             Step.run("lake, refused", () -> lake.refusals(database));
@@ -113,6 +120,7 @@ public final class Main {
                 });
                 Step.run("lake of " + path, () -> new Lake(log).reaches(path));
             }
+            Step.run("keys: written by two versions", new Keys(log, database)::othersTables);
         }
     }
 
